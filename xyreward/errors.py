@@ -1,0 +1,69 @@
+"""Every exception that xyreward raises on purpose, on one page.
+
+    XYRewardError
+    ├── DataError          items or answers from outside are malformed; `.problems` lists all of them
+    ├── LeakError          training data overlaps with held-out data; `.offending` lists the ids
+    ├── ConfigError        a configuration names an unknown key or an impossible value
+    ├── RunFolderError     a run folder would be overwritten, or belongs to another configuration
+    ├── MissingDependency  an extra or a model package is not installed; the message is the pip command
+    ├── HubUnreachable     a hub could not be reached; the message says how to go on without it
+    └── JudgeError         a judge cannot be built, or cannot judge this kind of item
+
+Each is also the built-in exception that a caller would expect (ValueError, ImportError, ...).
+
+Not here: a single answer that could not be judged. That is data, not an exception
+(`xyreward.verdict.JudgeFailure`), because one bad judgement must not end a training run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class XYRewardError(Exception):
+    """Base class: catch this for everything that xyreward raises on purpose."""
+
+
+class DataError(XYRewardError, ValueError):
+    """Items or answers from outside are malformed."""
+
+    def __init__(self, problems: Sequence[str], *, shown: int = 20) -> None:
+        self.problems = list(problems)
+        """One line per problem: file, row, field, what was found, what was expected."""
+        more = len(self.problems) - shown
+        tail = f"\n  ... and {more} more (all in `.problems`)" if more > 0 else ""
+        noun = "problem" if len(self.problems) == 1 else "problems"
+        super().__init__(
+            f"{len(self.problems)} {noun} in the data:\n  "
+            + "\n  ".join(self.problems[:shown])
+            + tail
+        )
+
+
+class LeakError(XYRewardError, ValueError):
+    """Training data overlaps with held-out data."""
+
+    def __init__(self, message: str, offending: Sequence[str] = ()) -> None:
+        self.offending = list(offending)
+        """Ids of the training items that overlap with held-out ones."""
+        super().__init__(message)
+
+
+class ConfigError(XYRewardError, ValueError):
+    """A configuration names an unknown key or an impossible value."""
+
+
+class RunFolderError(XYRewardError, FileExistsError):
+    """A run folder would be overwritten, or belongs to another configuration."""
+
+
+class MissingDependency(XYRewardError, ImportError):
+    """An extra or a model package is not installed. The message is the command that installs it."""
+
+
+class HubUnreachable(XYRewardError, ConnectionError):
+    """A hub could not be reached."""
+
+
+class JudgeError(XYRewardError, RuntimeError):
+    """A judge cannot be built, or cannot judge this kind of item."""

@@ -1,0 +1,106 @@
+"""A judge that says what it was told to say: for tests, for replays, for trying a training loop.
+
+Each line of a script (JSONL) names an answer and its labels or its failure:
+
+    {"item_id": "x", "answer": "...", "labels": {"has_stated_solution": true, ...}}
+    {"item_id": "x", "answer": "...", "failure": "timeout", "detail": "..."}
+
+`item_id` may be left out: the line then holds for that answer to any item.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from xyreward.errors import JudgeError
+from xyreward.items import Item, ReferenceLabels, text_hash
+from xyreward.verdict import (
+    FAILURE_KINDS,
+    JudgeFailure,
+    LabelProbabilities,
+    Labels,
+    Verdict,
+    odd_combinations,
+)
+
+Outcome = Labels | JudgeFailure
+
+
+class ScriptedJudge:
+    """Looks outcomes up by (item id, answer), then by answer alone.
+
+    An answer that the script does not have is a JudgeFailure of kind `off_menu`, so a gap in a script
+    shows as a failure and not as a label.
+    """
+
+    def __init__(
+        self, script: Mapping[tuple[str | None, str], Outcome], name: str = "scripted"
+    ) -> None:
+        self._script = dict(script)
+        self._name = name
+        told = sorted(f"{key!r}: {outcome!r}" for key, outcome in self._script.items())
+        self._version = f"script-{text_hash(chr(10).join(told))[:12]}"
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def rubric_version(self) -> str:
+        return self._version
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> ScriptedJudge:
+        """Read a script.
+
+        Raises:
+            JudgeError: the file is missing or a line is malformed; all bad lines are named.
+        """
+        if not Path(path).is_file():
+            raise JudgeError(f"scripted judge: no file {path}")
+        script: dict[tuple[str | None, str], Outcome] = {}
+        problems = []
+        for number, line in enumerate(Path(path).read_text("utf-8").splitlines(), start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+                script[(row.get("item_id"), row["answer"])] = _outcome(row)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                problems.append(f"line {number}: {type(error).__name__}: {error}")
+        if problems:
+            raise JudgeError(f"scripted judge: {path}: " + "; ".join(problems[:10]))
+        return cls(script, name=f"scripted:{path}")
+
+    async def judge(
+        self, items: Sequence[Item], answers: Sequence[str]
+    ) -> list[Verdict | JudgeFailure]:
+        return [self._one(item, answer) for item, answer in zip(items, answers, strict=True)]
+
+    def _one(self, item: Item, answer: str) -> Verdict | JudgeFailure:
+        outcome = self._script.get((item.id, answer), self._script.get((None, answer)))
+        if outcome is None:
+            return JudgeFailure("off_menu", f"the script has no line for this answer to {item.id!r}")
+        if isinstance(outcome, JudgeFailure):
+            return outcome
+        return Verdict(
+            labels=outcome,
+            p=LabelProbabilities.certain(outcome),
+            judge=self.name,
+            rubric_version=self.rubric_version,
+            flags=odd_combinations(outcome),
+        )
+
+
+def _outcome(row: Mapping[str, Any]) -> Outcome:
+    if ("labels" in row) == ("failure" in row):
+        raise ValueError("expected exactly one of labels, failure")
+    if "labels" in row:
+        return ReferenceLabels.model_validate(row["labels"]).as_labels()
+    if row["failure"] not in FAILURE_KINDS:
+        raise ValueError(f"failure {row['failure']!r}, expected one of {', '.join(FAILURE_KINDS)}")
+    return JudgeFailure(row["failure"], str(row.get("detail", "as the script says")))

@@ -1,0 +1,395 @@
+"""The model under training or evaluation: load it, let it answer, ask it how likely answers are.
+
+Names: `embedded:smollm2-135m`, a folder or hub name of a model, a folder or hub name of a peft adapter.
+
+Not here: training (TRL's trainers, see `recipes/`); judging (`judges/`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xyreward.embedded import POLICY_NAME, policy_dir
+from xyreward.errors import ConfigError, HubUnreachable, MissingDependency
+
+Messages = Sequence[Mapping[str, str]]
+Progress = Callable[[int], object]
+"""Called with the number of pieces of work just done."""
+
+TOKENS_PER_BATCH = 4096
+"""Bound on padded tokens in one scoring batch: float32 logits of a 50k vocabulary are then 0.8 GB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the policy wrote."""
+
+    text: str
+    tokens: int
+    truncated: bool
+    """It reached max_new_tokens before it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogProb:
+    """How likely the policy finds a given answer."""
+
+    total: float
+    """Sum over the answer's tokens, end of turn included, in nats; <= 0, higher is likelier."""
+    tokens: int
+
+    @property
+    def per_token(self) -> float:
+        """Length-normalised, in nats per token; <= 0, higher is likelier."""
+        return self.total / self.tokens
+
+
+def default_device() -> str:
+    """`cuda`, `mps` or `cpu`: the first that is there."""
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def bf16_is_fast(device: str) -> bool:
+    """Whether bfloat16 arithmetic is worth it: on a CPU only with AMX or AVX512-BF16."""
+    import torch
+
+    if device == "cuda":
+        return bool(torch.cuda.is_bf16_supported())
+    if device == "cpu":
+        flags = ("avx512_bf16", "amx_bf16")
+        try:
+            return any(flag in Path("/proc/cpuinfo").read_text() for flag in flags)
+        except OSError:
+            return False
+    return False
+
+
+@dataclass
+class Policy:
+    """A causal language model with its tokenizer. Methods put it in evaluation mode and keep no state."""
+
+    name: str
+    model: Any
+    tokenizer: Any
+    chat_template_kwargs: Mapping[str, Any]
+    adapter: bool = False
+    """The model is a peft model whose adapter came with the name."""
+
+    def prompt_ids(self, messages: Messages) -> list[int]:
+        """Token ids of a prompt, up to where the answer begins."""
+        return self._template(messages, add_generation_prompt=True)
+
+    def _template(self, messages: Messages, **kwargs: Any) -> list[int]:
+        ids = self.tokenizer.apply_chat_template(
+            [dict(m) for m in messages],
+            tokenize=True,
+            return_dict=False,
+            **kwargs,
+            **self.chat_template_kwargs,
+        )
+        return list(ids)
+
+    def answer(
+        self,
+        prompts: Sequence[Messages],
+        *,
+        max_new_tokens: int,
+        batch_size: int = 16,
+        progress: Progress | None = None,
+    ) -> list[Answer]:
+        """Answer each prompt, greedily, so that the same model gives the same answers.
+
+        Args:
+            prompts: N conversations that end with the user's turn.
+            max_new_tokens: an answer is cut there and marked `truncated`.
+
+        Returns:
+            N answers, in order.
+        """
+        import torch
+
+        ids = [self.prompt_ids(messages) for messages in prompts]
+        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+        answers: list[Answer | None] = [None] * len(ids)
+        end = _end_tokens(self.model, self.tokenizer)
+        self.model.eval()
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            width = max(len(ids[i]) for i in rows)
+            pad = self._pad_id()
+            batch = torch.tensor([[pad] * (width - len(ids[i])) + ids[i] for i in rows])
+            mask = torch.tensor([[0] * (width - len(ids[i])) + [1] * len(ids[i]) for i in rows])
+            with torch.inference_mode():
+                out = self.model.generate(
+                    input_ids=batch.to(self.model.device),
+                    attention_mask=mask.to(self.model.device),
+                    generation_config=_greedy(self.model, max_new_tokens, pad, sorted(end)),
+                )
+            for i, row in zip(rows, out[:, width:].tolist(), strict=True):
+                length = next((n for n, token in enumerate(row) if token in end), len(row))
+                text = self.tokenizer.decode(row[:length], skip_special_tokens=True)
+                answers[i] = Answer(text.strip(), length, truncated=length == len(row))
+            if progress:
+                progress(len(rows))
+        return [answer for answer in answers if answer is not None]
+
+    def log_probs(
+        self,
+        prompts: Sequence[Messages],
+        answers: Sequence[str],
+        *,
+        progress: Progress | None = None,
+    ) -> list[LogProb]:
+        """Log-probability of answers[i] given prompts[i], tokenised as TRL's DPOTrainer does.
+
+        Returns:
+            N values, in order, float32.
+        """
+        import torch
+
+        sequences: list[tuple[list[int], int]] = []
+        for messages, answer in zip(prompts, answers, strict=True):
+            prompt = self.prompt_ids(messages)
+            full = self._template([*messages, {"role": "assistant", "content": answer}])
+            shared = 0
+            while shared < min(len(prompt), len(full)) and prompt[shared] == full[shared]:
+                shared += 1
+            sequences.append((full, shared))
+        results: list[LogProb | None] = [None] * len(sequences)
+        self.model.eval()
+        for rows in _batches([len(ids) for ids, _ in sequences]):
+            logits, batch = self._logits([sequences[i][0] for i in rows])
+            with torch.inference_mode():
+                for r, i in enumerate(rows):
+                    ids, begin = sequences[i]
+                    # Row by row, so that the float32 copy of the logits is one answer long.
+                    predictions = logits[r, begin - 1 : len(ids) - 1].float()
+                    targets = batch[r, begin : len(ids)].unsqueeze(1)
+                    chosen = predictions.gather(1, targets).squeeze(1)
+                    total = (chosen - predictions.logsumexp(1)).sum().item()
+                    results[i] = LogProb(total, len(ids) - begin)
+            if progress:
+                progress(len(rows))
+        return [result for result in results if result is not None]
+
+    def option_logits(
+        self,
+        prompts: Sequence[Messages],
+        options: Sequence[str],
+        *,
+        progress: Progress | None = None,
+    ) -> list[list[float]]:
+        """Logits of one-token replies, e.g. options ("A", "B"), right after each prompt.
+
+        Returns:
+            Shape (N, len(options)).
+
+        Raises:
+            ConfigError: an option is not one token of this tokenizer.
+        """
+        import torch
+
+        tokens = []
+        for option in options:
+            encoded = self.tokenizer.encode(option, add_special_tokens=False)
+            if len(encoded) != 1:
+                raise ConfigError(f"{self.name}: {option!r} is {len(encoded)} tokens, expected 1")
+            tokens.append(encoded[0])
+        ids = [self.prompt_ids(messages) for messages in prompts]
+        results: list[list[float]] = [[] for _ in ids]
+        self.model.eval()
+        for rows in _batches([len(sequence) for sequence in ids]):
+            logits, _ = self._logits([ids[i] for i in rows])
+            with torch.inference_mode():
+                for r, i in enumerate(rows):
+                    results[i] = logits[r, len(ids[i]) - 1, tokens].float().tolist()
+            if progress:
+                progress(len(rows))
+        return results
+
+    def _logits(self, sequences: Sequence[Sequence[int]]) -> tuple[Any, Any]:
+        """Logits (B, T, V) and ids (B, T), padded on the right, where a causal model never looks."""
+        import torch
+
+        width = max(len(ids) for ids in sequences)
+        pad = self._pad_id()
+        batch = torch.tensor([[*ids, *[pad] * (width - len(ids))] for ids in sequences])
+        mask = torch.tensor([[1] * len(ids) + [0] * (width - len(ids)) for ids in sequences])
+        batch, mask = batch.to(self.model.device), mask.to(self.model.device)
+        with torch.inference_mode():
+            return self.model(input_ids=batch, attention_mask=mask).logits, batch
+
+    def _pad_id(self) -> int:
+        pad = self.tokenizer.pad_token_id
+        return int(pad if pad is not None else self.tokenizer.eos_token_id)
+
+
+def load_policy(
+    name: str = POLICY_NAME,
+    *,
+    revision: str | None = None,
+    dtype: str = "auto",
+    device: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    trainable: bool = False,
+) -> Policy:
+    """Load a policy.
+
+    Args:
+        name: see the module's docstring.
+        revision: commit of a hub model or adapter.
+        dtype: of the weights; `auto` is float32 on CPU and MPS and bfloat16 on a CUDA device that has it.
+        device: `cpu`, `cuda`, `cuda:1`, `mps`; None takes what is there.
+        chat_template_kwargs: for models whose template has switches, e.g. `enable_thinking`.
+        trainable: load an adapter so that training can go on with it.
+
+    Raises:
+        MissingDependency: torch, transformers or peft, or the embedded model's package, is not installed.
+        ConfigError: no such folder, or it holds neither a model nor an adapter; no chat template.
+        HubUnreachable: a hub name that is neither cached nor reachable.
+    """
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        raise MissingDependency(
+            f"loading a model needs {error.name}: pip install 'xyreward[local]'"
+        ) from None
+    device = device or default_device()
+    if dtype == "auto":
+        dtype = "bfloat16" if device.startswith("cuda") and bf16_is_fast("cuda") else "float32"
+    path, adapter = resolve_policy(name)
+    options: dict[str, Any] = {"revision": revision} if revision and not Path(path).is_dir() else {}
+    base = base_of_adapter(path) if adapter else path
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            path if adapter and (Path(path) / "tokenizer_config.json").exists() else base,
+            **({} if adapter else options),
+        )
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            base, dtype=getattr(torch, dtype), **({} if adapter else options)
+        )
+    except (OSError, ValueError) as error:
+        raise _cannot_load(name, base, error) from error
+    if adapter:
+        try:
+            from peft import PeftModel
+        except ImportError:
+            raise MissingDependency(
+                f"{name} is an adapter and needs peft: pip install 'xyreward[train]'"
+            ) from None
+        model = PeftModel.from_pretrained(model, path, is_trainable=trainable, **options)
+    if tokenizer.chat_template is None:
+        raise ConfigError(f"{name}: the tokenizer has no chat template; use an instruction-tuned model")
+    return Policy(
+        name=name,
+        model=model.to(device),
+        tokenizer=tokenizer,
+        chat_template_kwargs=dict(chat_template_kwargs or {}),
+        adapter=adapter,
+    )
+
+
+def resolve_policy(name: str) -> tuple[str, bool]:
+    """Path or hub name to load from, and whether it is an adapter.
+
+    Raises:
+        ConfigError: a name that is no folder and cannot be a hub name.
+    """
+    if name == POLICY_NAME:
+        return str(policy_dir()), False
+    if name.startswith("embedded:"):
+        raise ConfigError(f"policy {name!r} is not known; the embedded one is {POLICY_NAME!r}")
+    folder = Path(name)
+    if folder.is_dir():
+        if (folder / "adapter_config.json").is_file():
+            return name, True
+        if (folder / "config.json").is_file():
+            return name, False
+        raise ConfigError(f"policy {name!r}: the folder has neither config.json nor adapter_config.json")
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise ConfigError(
+            f"policy {name!r}: no such folder, and not a hub name (owner/name); "
+            f"the embedded model is {POLICY_NAME!r}"
+        )
+    return name, _hub_has_adapter(name)
+
+
+def _hub_has_adapter(name: str) -> bool:
+    try:
+        from transformers.utils import cached_file
+    except ImportError as error:
+        raise MissingDependency(
+            f"loading a model needs {error.name}: pip install 'xyreward[local]'"
+        ) from None
+    found = cached_file(
+        name,
+        "adapter_config.json",
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+        _raise_exceptions_for_gated_repo=False,
+    )
+    return found is not None
+
+
+def base_of_adapter(path: str) -> str:
+    """The model that an adapter was trained on.
+
+    An adapter of the embedded policy says so by name (`xyreward.json`), since the folder of the
+    converted model differs from machine to machine.
+    """
+    mark = Path(path) / "xyreward.json"
+    if mark.is_file():
+        base = str(json.loads(mark.read_text("utf-8"))["base_policy"])
+        return resolve_policy(base)[0]
+    from peft import PeftConfig
+
+    found = PeftConfig.from_pretrained(path).base_model_name_or_path
+    if not found:
+        raise ConfigError(f"policy {path!r}: adapter_config.json names no base model")
+    return str(found)
+
+
+def _cannot_load(name: str, base: str, error: Exception) -> Exception:
+    if not Path(base).is_dir() and ("offline" in str(error).lower() or "connect" in str(error).lower()):
+        return HubUnreachable(
+            f"policy {name!r}: {base} is not in the hub cache and the hub cannot be reached; fetch it "
+            f"where there is a network (hf download {base} --local-dir DIR) and pass DIR, or use "
+            f"{POLICY_NAME!r}"
+        )
+    return ConfigError(f"policy {name!r}: cannot be loaded from {base}: {error}")
+
+
+def _end_tokens(model: Any, tokenizer: Any) -> set[int]:
+    configured = model.generation_config.eos_token_id
+    ends = configured if isinstance(configured, list) else [configured]
+    return {int(t) for t in (*ends, tokenizer.eos_token_id) if t is not None}
+
+
+def _greedy(model: Any, max_new_tokens: int, pad: int, end: list[int]) -> Any:
+    """A fresh configuration: the model's own may ask for sampling or for a repetition penalty."""
+    from transformers import GenerationConfig
+
+    return GenerationConfig(
+        do_sample=False, max_new_tokens=max_new_tokens, pad_token_id=pad, eos_token_id=end
+    )
+
+
+def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Indices in batches of alike lengths, each at most TOKENS_PER_BATCH padded tokens (or one row)."""
+    batch: list[int] = []
+    for i in sorted(range(len(lengths)), key=lambda i: lengths[i], reverse=True):
+        if batch and lengths[batch[0]] * (len(batch) + 1) > TOKENS_PER_BATCH:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch

@@ -1,0 +1,426 @@
+"""What the recipes share: data with checked splits, trainer settings for this machine, evaluation, report.
+
+A recipe (recipes/*.py) is then a page that reads from top to bottom. Everything that can be checked is
+checked before the first answer is generated.
+
+Not here: the training itself, which is TRL's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from xyreward import report as reports
+from xyreward.config import (
+    Arguments,
+    DPORecipe,
+    EvaluationConfig,
+    PolicyConfig,
+    Recipe,
+    check_keys,
+)
+from xyreward.errors import ConfigError, DataError, MissingDependency, XYRewardError
+from xyreward.evaluate import Evaluation, Row, evaluate
+from xyreward.items import Item, items_hash
+from xyreward.judges import load_judge
+from xyreward.loading import bundled_splits, load_items
+from xyreward.pairs import PairSet, build_pairs
+from xyreward.policy import Policy, bf16_is_fast, default_device, load_policy, resolve_policy
+from xyreward.runs import RunFolder
+from xyreward.splits import Splits, assign_splits, check_no_overlap
+
+logger = logging.getLogger(__name__)
+
+SET_BY_RECIPE: Mapping[str, str] = {
+    "output_dir": "use the top-level output_dir",
+    "seed": "use the top-level seed",
+    "data_seed": "use the top-level seed",
+    "use_cpu": "it follows the machine",
+    "resume_from_checkpoint": "use --resume",
+}
+"""Fields of TRL's configurations that a recipe sets itself -> where the user sets them."""
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Show an error of ours as its message: what was found, what was expected, what to do next.
+
+    A traceback through five libraries helps nobody who mistyped a key. XYREWARD_TRACEBACK=1 shows it.
+    """
+    try:
+        yield
+    except XYRewardError as error:
+        if os.environ.get("XYREWARD_TRACEBACK"):
+            raise
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201  # this is the output
+        raise SystemExit(2) from None
+
+
+@dataclass(frozen=True)
+class Data:
+    """The items of a recipe on their sides."""
+
+    train: tuple[Item, ...]
+    held_out: tuple[Item, ...]
+    """What is evaluated: one side, controls included; never `train` items."""
+    splits: Splits
+    sources: tuple[str, ...]
+    """One line per source: what was loaded, at which revision, how many."""
+
+    @property
+    def clusters(self) -> dict[str, str]:
+        """Item id -> cluster, of the held-out items."""
+        return {i.id: self.splits.placements[i.content_hash].cluster for i in self.held_out}
+
+
+def load_data(config: Recipe) -> Data:
+    """Load every source, put every item on a side, and make sure that nothing held out is trained on.
+
+    Raises:
+        DataError: see `load_items`; also: ids that occur in two sources, or nothing to evaluate.
+        LeakError: see `check_no_overlap`.
+    """
+    items: list[Item] = []
+    sources = []
+    known: Splits | None = None
+    for wanted in config.items:
+        loaded = load_items(
+            wanted.source,
+            hub_split=wanted.hub_split,
+            revision=wanted.revision,
+            columns=wanted.columns,
+        )
+        kept = [item for item in loaded if item.kind in wanted.kinds]
+        revision = next((f"@{i.meta['revision']}" for i in kept if "revision" in i.meta), "")
+        sources.append(f"{wanted.source}{revision}: {len(kept)} of {len(loaded)} items")
+        items += kept
+        if wanted.source == "mini":
+            known = bundled_splits()
+    ids = [item.id for item in items]
+    twice = sorted({i for i in ids if ids.count(i) > 1}) if len(set(ids)) < len(ids) else []
+    if twice:
+        raise DataError([f"id {i!r} occurs in two sources of this recipe" for i in twice])
+    splits = assign_splits(items, config.splits_lock, known=known)
+    train = splits.select(items, "train")
+    held_out = splits.select(items, config.evaluation.split)
+    if config.evaluation.parts and not held_out:
+        raise DataError([f"no item is on the {config.evaluation.split} side: nothing to evaluate"])
+    if config.evaluation.split != "train":
+        check_no_overlap(train, held_out)
+    return Data(
+        tuple(train), tuple(_limited(held_out, config.evaluation)), splits, tuple(sources)
+    )
+
+
+def _limited(items: Sequence[Item], config: EvaluationConfig) -> list[Item]:
+    if config.limit is None:
+        return list(items)
+    kept = []
+    for kind in ("xy", "control"):
+        of_kind = sorted((i for i in items if i.kind == kind), key=lambda i: i.content_hash)
+        kept += of_kind[: config.limit]
+    return kept
+
+
+def make_pairs(config: DPORecipe, data: Data) -> PairSet:
+    """The pairs that a recipe trains on, from the train side."""
+    return build_pairs(
+        data.train,
+        split="train",
+        rejected_kinds=config.pairs.rejected_kinds,
+        control_share=config.pairs.control_share,
+        max_pairs=config.pairs.max_pairs,
+        seed=config.seed,
+    )
+
+
+# ---------------------------------------------------------------- the run
+
+
+class Run:
+    """One run of a recipe: its folder, its place among the processes, its clock."""
+
+    def __init__(self, config: Recipe, arguments: Arguments) -> None:
+        try:
+            from accelerate import PartialState
+        except ImportError as error:
+            raise MissingDependency(
+                f"recipes need {error.name}: pip install 'xyreward[train]'"
+            ) from None
+        self.config = config
+        self.arguments = arguments
+        self.device = default_device()
+        self.state: Any = PartialState(cpu=self.device == "cpu")
+        self.seconds: dict[str, float] = {}
+        self.is_main: bool = self.state.is_main_process
+        self.folder = RunFolder(Path(config.output_dir))
+        # The first process decides whether the folder may be used; the others wait for its word,
+        # so that all of them stop and none hangs.
+        error: str | None = None
+        if self.is_main:
+            try:
+                self.folder = RunFolder.open(config, config.output_dir, resume=arguments.resume)
+            except XYRewardError as refused:
+                error = str(refused)
+                if self.state.num_processes == 1:
+                    raise
+        if self.state.num_processes > 1:
+            from accelerate.utils import broadcast_object_list
+
+            told = [error]
+            broadcast_object_list(told)
+            if told[0] is not None:
+                raise ConfigError(told[0])
+
+    def say(self, text: str) -> None:
+        """Tell the user what is being done. The first process only."""
+        if self.is_main:
+            print(text, flush=True)  # noqa: T201  # a recipe's output
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Announce a step and record how many seconds it took."""
+        self.say(f"== {what}")
+        start = time.perf_counter()
+        yield
+        self.seconds[what] = round(time.perf_counter() - start, 1)
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file into the run folder. The first process only."""
+        if self.is_main:
+            self.folder.write(name, text)
+
+    def record_data(self, data: Data, pairs: PairSet | None = None) -> dict[str, Any]:
+        """Write down what is trained and evaluated on, with hashes. Returns the same as facts."""
+        facts: dict[str, Any] = {
+            "sources": list(data.sources),
+            "train items": len(data.train),
+            "held-out items": len(data.held_out),
+            "train hash": items_hash(data.train)[:12],
+            "held-out hash": items_hash(data.held_out)[:12],
+            "splits hash": data.splits.hash[:12],
+        }
+        if data.splits.unplaced:
+            facts["items on no side"] = len(data.splits.unplaced)
+        if pairs is not None:
+            facts["pairs"] = len(pairs.pairs)
+            facts["pairs from controls"] = f"{pairs.control_share:.0%}"
+            facts["pairs left out"] = dict(pairs.dropped)
+            facts["pairs hash"] = pairs.hash[:12]
+            self.write(
+                "pairs.jsonl",
+                "".join(
+                    json.dumps(p.as_row(), ensure_ascii=False) + "\n" for p in pairs.pairs
+                ),
+            )
+        self.write("splits.json", data.splits.to_json())
+        self.write("data.json", json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+        return facts
+
+    def load_policy(self, name: str | None = None, *, trainable: bool = False) -> Policy:
+        """The policy of the configuration, or another of the same settings."""
+        wanted: PolicyConfig = self.config.policy
+        return load_policy(
+            name or wanted.model,
+            revision=None if name else wanted.revision,
+            dtype=wanted.dtype,
+            device=str(self.state.device),
+            chat_template_kwargs=wanted.chat_template_kwargs,
+            trainable=trainable,
+        )
+
+    def evaluate(self, name: str, policy: Policy, data: Data) -> Evaluation | None:
+        """Evaluate on the held-out items and keep every answer in `<name>.jsonl`.
+
+        A resumed run reads the file instead. Processes share the items. None where evaluation is
+        switched off.
+        """
+        config = self.config.evaluation
+        if not config.parts:
+            return None
+        kept = self.folder.read(f"{name}.jsonl")
+        if kept is not None:
+            self.say(f"== evaluation {name}: kept from before")
+            return Evaluation.from_jsonl(kept)
+        with self.timed(f"evaluation {name}"):
+            mine = data.held_out[self.state.process_index :: self.state.num_processes]
+            part = evaluate(
+                policy,
+                mine,
+                judge=config.judge,
+                parts=config.parts,
+                clusters=data.clusters,
+                max_new_tokens=config.max_new_tokens,
+                batch_size=config.batch_size,
+                progress=_Bars() if self.is_main else None,
+            )
+            result = self._gather(part, data.held_out)
+        self.write(f"{name}.jsonl", result.to_jsonl())
+        return result
+
+    def _gather(self, part: Evaluation, items: Sequence[Item]) -> Evaluation:
+        if self.state.num_processes == 1:
+            return part
+        from accelerate.utils import gather_object
+
+        rows: dict[str, Row] = {row.item_id: row for row in gather_object(list(part.rows))}
+        notes = tuple(sorted(set(gather_object(list(part.notes)))))
+        return replace(part, rows=tuple(rows[item.id] for item in items), notes=notes)
+
+    def finish(
+        self, before: Evaluation | None, after: Evaluation | None, facts: Mapping[str, Any]
+    ) -> None:
+        """Write report.json and report.md and print the latter."""
+        if before is None or not self.is_main:
+            self.say(f"No evaluation was asked for. The run is in {self.folder.path}")
+            return
+        report = reports.build_report(
+            before,
+            after,
+            facts={**facts, "seconds": self.seconds, "peak memory, GiB": peak_memory_gib()},
+            max_failure_rate=self.config.evaluation.max_failure_rate,
+            seed=self.config.seed,
+        )
+        self.write("report.json", reports.to_json(report))
+        self.write("report.md", reports.to_markdown(report))
+        self.say("\n" + reports.to_markdown(report))
+        self.say(f"All of it is in {self.folder.path}")
+
+
+def peak_memory_gib() -> float | None:
+    """Peak resident memory of this process in GiB; None where the system does not tell."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (1024**3 if sys.platform == "darwin" else 1024**2), 2)
+
+
+class _Bars:
+    """A progress bar per kind of work."""
+
+    def __init__(self) -> None:
+        self._bars: dict[str, Any] = {}
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        from tqdm import tqdm
+
+        if what not in self._bars:
+            self._bars[what] = tqdm(total=total, desc=what, leave=True)
+        bar = self._bars[what]
+        bar.update(done)
+        if bar.n >= total:
+            bar.close()
+
+
+def check_before_evaluation(config: Recipe) -> None:
+    """What can be wrong with an evaluation and shows without loading the policy.
+
+    Raises:
+        ConfigError: a policy that does not exist.
+        JudgeError, MissingDependency: the judge cannot be loaded.
+    """
+    resolve_policy(config.policy.model)
+    if "writing" in config.evaluation.parts:
+        load_judge(config.evaluation.judge)
+
+
+# ---------------------------------------------------------------- training
+
+
+def check_before_training(config: DPORecipe, path: Path, trainer_config: type) -> None:
+    """Everything about a configuration that can be wrong and shows without loading a model.
+
+    Raises:
+        ConfigError: unknown keys of `dpo` or `lora`, a policy that does not exist, `lora` for a policy
+            that is an adapter already.
+        JudgeError, MissingDependency: the judge cannot be loaded.
+    """
+    from peft import LoraConfig
+
+    check_keys(path, "dpo", config.dpo, trainer_config, SET_BY_RECIPE)
+    check_keys(path, "lora", config.lora or {}, LoraConfig, {})
+    _, is_adapter = resolve_policy(config.policy.model)
+    if is_adapter and config.lora is not None:
+        raise ConfigError(
+            f"{path}: policy {config.policy.model!r} is an adapter, and training goes on with it as it "
+            "is; set lora: null (a new adapter on top of an old one could not be loaded alone)"
+        )
+    check_before_evaluation(config)
+
+
+def trainer_settings(run: Run, section: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments for a TRL configuration: the user's section, and what follows the machine."""
+    settings = dict(section)
+    settings.setdefault("bf16", bf16_is_fast(run.device) and not settings.get("fp16", False))
+    # Named explicitly because TRL's default for the old name makes transformers warn.
+    settings.setdefault("activation_checkpointing", False)
+    settings.setdefault("report_to", "none")
+    return {
+        **settings,
+        "output_dir": str(run.folder.path / "checkpoints"),
+        "seed": run.config.seed,
+        "use_cpu": run.device == "cpu",
+    }
+
+
+def lora_config(section: Mapping[str, Any] | None) -> Any:
+    """peft's LoraConfig of the configuration's section; None for None."""
+    if section is None:
+        return None
+    from peft import LoraConfig
+
+    return LoraConfig(**{"task_type": "CAUSAL_LM", **section})
+
+
+def fit(run: Run, trainer: Any) -> tuple[Path, dict[str, Any]]:
+    """Train, from the last checkpoint where there is one, and save what was trained.
+
+    Returns:
+        The folder of the adapter (or of the model, where all weights were trained), and facts.
+    """
+    kind = "adapter" if hasattr(trainer.model, "peft_config") else "model"
+    target = run.folder.path / kind
+    done = run.folder.read("training.json")
+    if done is not None:
+        run.say("== training: kept from before")
+        return target, dict(json.loads(done))
+    checkpoint = run.folder.last_checkpoint() if run.arguments.resume else None
+    if checkpoint:
+        run.say(f"== going on from {checkpoint}")
+    with run.timed("training"):
+        result = trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.save_model(str(target))
+    if run.is_main:
+        if kind == "adapter":
+            base = _base_policy(run.config.policy.model)
+            (target / "xyreward.json").write_text(json.dumps({"base_policy": base}) + "\n", "utf-8")
+        run.write("log.jsonl", "".join(json.dumps(r) + "\n" for r in trainer.state.log_history))
+    facts = {
+        "steps": trainer.state.global_step,
+        "training loss": round(float(result.training_loss), 4),
+        "precision": "bf16" if trainer.args.bf16 else "fp16" if trainer.args.fp16 else "fp32",
+    }
+    run.write("training.json", json.dumps(facts) + "\n")
+    run.state.wait_for_everyone()
+    return target, facts
+
+
+def _base_policy(name: str) -> str:
+    mark = Path(name) / "xyreward.json"
+    if mark.is_file():
+        return str(json.loads(mark.read_text("utf-8"))["base_policy"])
+    if (Path(name) / "adapter_config.json").is_file():
+        config = json.loads((Path(name) / "adapter_config.json").read_text("utf-8"))
+        return str(config["base_model_name_or_path"])
+    return name

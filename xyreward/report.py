@@ -1,0 +1,241 @@
+"""report.json and report.md: what was measured, on what, by whom, with intervals.
+
+Text from data never enters the Markdown table; answers are in the run folder's JSONL.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from xyreward.evaluate import (
+    Evaluation,
+    Headline,
+    ImplicitReward,
+    Line,
+
+    failure_bounds,
+    failures,
+    headline,
+    implicit_reward,
+    measure,
+)
+from xyreward.items import ItemKind
+from xyreward.stats import Estimate
+
+SCHEMA = 1
+KINDS: tuple[ItemKind, ...] = ("xy", "control")
+
+
+def build_report(
+    before: Evaluation,
+    after: Evaluation | None = None,
+    *,
+    facts: Mapping[str, Any] | None = None,
+    max_failure_rate: float = 0.05,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Everything that is known of one policy, or of two and their difference, as JSON-ready data.
+
+    Args:
+        facts: what to record beside the figures (hashes, versions, what was trained on).
+    """
+    lines = measure(before, after, seed=seed)
+    evaluations = {"before": before, **({"after": after} if after else {})}
+    return {
+        "schema": SCHEMA,
+        "policies": {name: e.policy for name, e in evaluations.items()},
+        "judge": before.judge,
+        "rubric_version": before.rubric_version,
+        "items": {kind: sum(r.kind == kind for r in before.rows) for kind in KINDS},
+        "headline": {
+            name: asdict(headline(e, max_failure_rate=max_failure_rate, seed=seed))
+            for name, e in evaluations.items()
+        },
+        "metrics": [_line(line, before, after) for line in lines],
+        "implicit_reward": {
+            kind: _implicit(implicit_reward(before, after, kind, seed=seed))
+            for kind in KINDS
+            if after is not None
+        },
+        "failures": {
+            name: [{**asdict(f), "by_kind": dict(f.by_kind), "rate": f.rate} for f in failures(e)]
+            for name, e in evaluations.items()
+        },
+        "notes": list(dict.fromkeys([*before.notes, *(after.notes if after else ())])),
+        "facts": dict(facts or {}),
+    }
+
+
+def _line(line: Line, before: Evaluation, after: Evaluation | None) -> dict[str, Any]:
+    metric = line.metric
+    return {
+        "key": metric.key,
+        "title": metric.title,
+        "kind": metric.kind,
+        "part": metric.part,
+        "better": metric.better,
+        "unit": metric.unit,
+        "before": _estimate(line.before),
+        "after": _estimate(line.after),
+        "change": _estimate(line.change),
+        "failure_bounds": {
+            name: failure_bounds(e, metric)
+            for name, e in (("before", before), ("after", after))
+            if e is not None
+        },
+    }
+
+
+def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
+    return asdict(estimate) if estimate else None
+
+
+def _implicit(value: ImplicitReward | None) -> dict[str, Any] | None:
+    return asdict(value) if value else None
+
+
+def to_json(report: Mapping[str, Any]) -> str:
+    return json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+# ---------------------------------------------------------------- Markdown
+
+
+def to_markdown(report: Mapping[str, Any]) -> str:
+    """The report as a page: headline, table, what was moved, failures, facts."""
+    two = "after" in report["policies"]
+    counts = report["items"]
+    out = [
+        "# Held-out evaluation",
+        "",
+        f"{counts['xy']} items with a hidden goal, {counts['control']} controls. "
+        + (f"Judge: `{report['judge']}` (`{report['rubric_version']}`). " if report["judge"] else "")
+        + "Brackets are 95 % intervals over clusters of items (BCa bootstrap)"
+        + ("; changes are paired by item." if two else "."),
+        "",
+    ]
+    out += _headline_lines(report) + [""]
+    header = ["", "n", "before", "after", "change"] if two else ["", "n", "value"]
+    out += ["| " + " | ".join(header) + " |", "|---|" + "---:|" * (len(header) - 1)]
+    for kind in (*KINDS, None):
+        rows = [m for m in report["metrics"] if m["kind"] == kind]
+        if rows:
+            heading = {"xy": "**items with a hidden goal**", "control": "**controls**"}.get(
+                str(kind), "**all items**"
+            )
+            out.append("| " + " | ".join([heading] + [""] * (len(header) - 1)) + " |")
+            out += [_table_row(m, two) for m in rows]
+    out.append("")
+    implicit = {k: v for k, v in report["implicit_reward"].items() if v}
+    if implicit:
+        out += _implicit_lines(implicit) + [""]
+    out += _failure_lines(report)
+    out += [f"- {note}" for note in report["notes"]]
+    if report["facts"]:
+        out += ["", "## Facts", ""]
+        out += [f"- {key}: {_fact(value)}" for key, value in report["facts"].items()]
+    return "\n".join(out).rstrip() + "\n"
+
+
+def _headline_lines(report: Mapping[str, Any]) -> list[str]:
+    out = [
+        "Headline, P(intended solution and focus | hidden goal) + P(direct answer | control) - 1, "
+        "in [-1, 1]; a policy that ignores the query cannot exceed 0:",
+        "",
+    ]
+    for name, value in report["headline"].items():
+        head = Headline(**value)
+        if head.value is None:
+            out.append(f"- {name}: {head.why}")
+        else:
+            out.append(f"- {name}: {_with_interval(head.value, head.low, head.high, '+.2f')}")
+    return out
+
+
+def _table_row(metric: Mapping[str, Any], two: bool) -> str:
+    cells = [_title(metric)]
+    names = ("before", "after", "change") if two else ("before",)
+    estimates = [Estimate(**metric[name]) if metric[name] else None for name in names]
+    cells.append(str(max((e.n for e in estimates if e), default=0)))
+    for name, estimate in zip(names, estimates, strict=True):
+        cells.append(_cell(estimate, metric["unit"], signed=name == "change"))
+        bounds = metric["failure_bounds"].get(name)
+        if bounds:
+            cells[-1] += f" (failures worst/best: {100 * bounds[0]:.0f} to {100 * bounds[1]:.0f})"
+    return "| " + " | ".join(cells) + " |"
+
+
+def _title(metric: Mapping[str, Any]) -> str:
+    arrow = {"higher": " ↑", "lower": " ↓"}.get(metric["better"], "")
+    unit = f", {metric['unit']}" if metric["unit"] else ""
+    return f"{metric['title']}{unit}{arrow}"
+
+
+def _cell(estimate: Estimate | None, unit: str, *, signed: bool) -> str:
+    if estimate is None:
+        return "n/a"
+    scale = 100 if unit == "%" else 1
+    digits = 2 if unit == "" else 0
+    spec = f"{'+' if signed else ''}.{digits}f"
+    low = None if estimate.low is None else estimate.low * scale
+    high = None if estimate.high is None else estimate.high * scale
+    return _with_interval(estimate.value * scale, low, high, spec)
+
+
+def _with_interval(value: float, low: float | None, high: float | None, spec: str) -> str:
+    interval = "no interval" if low is None or high is None else f"{low:{spec}}, {high:{spec}}"
+    return f"{value:{spec}} [{interval}]"
+
+
+def _implicit_lines(implicit: Mapping[str, Any]) -> list[str]:
+    out = [
+        "What training moved (change in log-probability, after minus before, of reference answers):",
+        "",
+        "| | n | moved towards the better answer, % | per token, % | margin, nats | margin, nats/token |"
+        " better answer, nats | worse answer, nats |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    titles = {"xy": "goal-focused against literal", "control": "direct against overcorrecting"}
+    for kind, value in implicit.items():
+        e = {name: Estimate(**v) for name, v in value.items() if isinstance(v, Mapping)}
+        cells = [
+            titles[kind],
+            str(e["accuracy"].n),
+            _cell(e["accuracy"], "%", signed=False),
+            _cell(e["accuracy_per_token"], "%", signed=False),
+            _nats(e["margin"], 2),
+            _nats(e["margin_per_token"], 3),
+            _nats(e["better_change"], 2),
+            _nats(e["worse_change"], 2),
+        ]
+        out.append("| " + " | ".join(cells) + " |")
+    return out
+
+
+def _nats(estimate: Estimate, digits: int) -> str:
+    return _with_interval(estimate.value, estimate.low, estimate.high, f"+.{digits}f")
+
+
+def _failure_lines(report: Mapping[str, Any]) -> list[str]:
+    out = []
+    for name, kinds in report["failures"].items():
+        for f in kinds:
+            reasons = ", ".join(f"{n} {k}" for k, n in sorted(f["by_kind"].items()))
+            out.append(
+                f"- judge failures {name}, {f['kind']} items: {f['failed']} of "
+                f"{f['judged'] + f['failed']} ({f['rate']:.1%})" + (f": {reasons}" if reasons else "")
+            )
+    return out
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k} {v}" for k, v in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(str(v) for v in value)
+    return str(value)
+
+

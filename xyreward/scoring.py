@@ -1,0 +1,176 @@
+"""score(): an answer in, a number out, or None and the reason why there is none.
+
+Not here: how to judge (`judges/`), how labels become a number (`reward.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, overload
+
+from xyreward.items import Item
+from xyreward.judges import Judge, load_judge
+from xyreward.reward import WORST_LABELS, Reward, parts
+from xyreward.verdict import JudgeFailure, LabelProbabilities, Verdict
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What score() says of one answer."""
+
+    reward: float | None
+    """In [0, 1], higher is better. None where the judge failed: never a 0 in disguise."""
+    verdict: Verdict | None
+    failure: JudgeFailure | None
+    source: str
+    """Name of the judge; `empty answer` where there was nothing to judge."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """The parts of the reward under hard labels (`solution, focus, misconception`, see `reward.py`) and
+    `has_stated_solution, has_intended_solution, identifies_misconception` as 0.0 or 1.0. Empty where
+    the judge failed."""
+
+
+@overload
+def score(
+    items: Item, answers: str, judge: str | Judge = ..., reward: Reward | None = ...
+) -> Score: ...
+@overload
+def score(
+    items: Item | Sequence[Item],
+    answers: Sequence[str],
+    judge: str | Judge = ...,
+    reward: Reward | None = ...,
+) -> list[Score]: ...
+def score(
+    items: Item | Sequence[Item],
+    answers: str | Sequence[str],
+    judge: str | Judge = "local",
+    reward: Reward | None = None,
+) -> Score | list[Score]:
+    """Score answers. One item and one answer in, one Score out; lists in, a list out, in order.
+
+    One item with a list of answers scores every answer against that item.
+
+    Args:
+        items: an Item, or N of them.
+        answers: a string, or N of them. Empty or blank: reward 0, all labels "no", no judge call.
+        judge: a name that `load_judge` knows, or a judge. Load one yourself to use it many times.
+        reward: how labels become a number; `Reward()` by default, `Reward(soft=True)` for training.
+
+    Raises:
+        ValueError: the lists differ in length.
+        TypeError: an item is not an Item, or an answer is not a string.
+        JudgeError, MissingDependency: see `load_judge`.
+
+    It can be called inside a running event loop (a notebook): it then works in a thread of its own.
+    """
+    return run_sync(ascore(items, answers, judge, reward))
+
+
+async def ascore(
+    items: Item | Sequence[Item],
+    answers: str | Sequence[str],
+    judge: str | Judge = "local",
+    reward: Reward | None = None,
+) -> Any:
+    """As `score`, for async code. Returns a Score, or a list of them."""
+    single = isinstance(items, Item) and isinstance(answers, str)
+    item_list, answer_list = _align(items, answers)
+    reward = reward or Reward()
+    judge = load_judge(judge)
+
+    asked = [i for i, answer in enumerate(answer_list) if answer.strip()]
+    outcomes: dict[int, Verdict | JudgeFailure] = {}
+    if asked:
+        judged = await judge.judge(
+            [item_list[i] for i in asked], [answer_list[i] for i in asked]
+        )
+        outcomes = dict(zip(asked, judged, strict=True))
+    scores = [
+        _score(item, answer, outcomes.get(i), judge, reward)
+        for i, (item, answer) in enumerate(zip(item_list, answer_list, strict=True))
+    ]
+    return scores[0] if single else scores
+
+
+def _align(
+    items: Item | Sequence[Item], answers: str | Sequence[str]
+) -> tuple[list[Item], list[str]]:
+    answer_list = [answers] if isinstance(answers, str) else list(answers)
+    if isinstance(items, Item):
+        item_list = [items] * len(answer_list)
+    else:
+        item_list = list(items)
+        if isinstance(answers, str) or len(item_list) != len(answer_list):
+            raise ValueError(
+                f"{len(item_list)} items and {len(answer_list)} answers; expected as many answers as "
+                "items (or one item and many answers)"
+            )
+    for i, (item, answer) in enumerate(zip(item_list, answer_list, strict=True)):
+        if not isinstance(item, Item):
+            raise TypeError(f"items[{i}] is {type(item).__name__}, expected xyreward.Item")
+        if not isinstance(answer, str):
+            raise TypeError(
+                f"answers[{i}] is {type(answer).__name__}, expected a string; of chat messages pass "
+                "the assistant's text"
+            )
+    return item_list, answer_list
+
+
+def _score(
+    item: Item, answer: str, outcome: Verdict | JudgeFailure | None, judge: Judge, reward: Reward
+) -> Score:
+    if isinstance(outcome, JudgeFailure):
+        return Score(reward=None, verdict=None, failure=outcome, source=judge.name)
+    source = judge.name
+    if outcome is None:
+        # The policy said nothing. That is its failure, not the judge's, and needs no call to know.
+        source = "empty answer"
+        outcome = Verdict(
+            labels=WORST_LABELS,
+            p=LabelProbabilities.certain(WORST_LABELS),
+            judge=source,
+            rubric_version=judge.rubric_version,
+        )
+    labels = outcome.labels
+    metrics = {
+        **parts(LabelProbabilities.certain(labels), item.kind),
+        "has_stated_solution": float(labels.has_stated_solution),
+        "has_intended_solution": float(labels.has_intended_solution),
+        "identifies_misconception": float(labels.identifies_misconception),
+    }
+    return Score(
+        reward=reward(outcome, item.kind, answer),
+        verdict=outcome,
+        failure=None,
+        source=source,
+        metrics=metrics,
+    )
+
+
+def run_sync(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end from synchronous code, whether or not a loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    box: list[T] = []
+    errors: list[BaseException] = []
+
+    def target() -> None:
+        try:
+            box.append(asyncio.run(work))
+        except BaseException as error:  # handed to the caller's thread, which raises it
+            errors.append(error)
+
+    thread = threading.Thread(target=target, name="xyreward-score")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return box[0]

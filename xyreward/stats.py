@@ -1,0 +1,105 @@
+"""Means, rates and paired differences with 95 % intervals over clusters.
+
+Items of one cluster (near-duplicates, one thread, one article) are not independent, so whole clusters
+are resampled. The intervals are scipy's BCa bootstrap on cluster sums: a mean is the ratio of the sum
+of values to the number of rows, and both sums belong to the cluster.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+RESAMPLES = 10_000
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number with its interval. `low` and `high` are None where there is nothing to resample."""
+
+    value: float
+    low: float | None
+    """Lower end of the 95 % interval, same unit as `value`."""
+    high: float | None
+    n: int
+    """Rows behind it."""
+
+    def excludes(self, value: float) -> bool:
+        """Whether `value` lies outside the interval."""
+        return self.low is not None and self.high is not None and not self.low <= value <= self.high
+
+
+def mean(
+    values: Sequence[float],
+    clusters: Sequence[str] | None = None,
+    *,
+    bounds: tuple[float, float] | None = None,
+    seed: int = 0,
+) -> Estimate | None:
+    """The mean of values with a 95 % interval; None without values.
+
+    For a paired difference pass the differences, one per item.
+
+    Args:
+        values: length N.
+        clusters: length N, which rows belong together; None: every row is its own cluster.
+        bounds: the possible range of a value, e.g. (0, 1) for a rate, (-1, 1) for a difference of
+            rates. Used where all clusters agree: the bootstrap would then give an interval of width
+            zero, which claims a certainty that n rows cannot give.
+        seed: of the resampling.
+    """
+    if len(values) == 0:
+        return None
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    names = clusters if clusters is not None else [str(i) for i in range(len(values))]
+    for value, name in zip(values, names, strict=True):
+        sums[name][0] += float(value)
+        sums[name][1] += 1
+    # Sorted, so that the interval does not depend on the order of the rows.
+    total, count = np.array([sums[name] for name in sorted(sums)]).T
+    value = float(total.sum() / count.sum())
+    low, high = _interval(total, count, value, bounds, seed)
+    return Estimate(value, low, high, len(values))
+
+
+def _interval(
+    total: np.ndarray, count: np.ndarray, value: float, bounds: tuple[float, float] | None, seed: int
+) -> tuple[float | None, float | None]:
+    clusters = len(total)
+    if clusters < 2:
+        return None, None
+    if np.ptp(total / count) == 0:
+        if bounds is None:
+            return None, None
+        # All clusters agree. As in the rule of three: the largest share of clusters that could differ
+        # and still, with probability 0.05, not show among these (one-sided at either end of the range).
+        share = 1 - (1 - CONFIDENCE) ** (1 / clusters)
+        return value - share * (value - bounds[0]), value + share * (bounds[1] - value)
+
+    from scipy.stats import DegenerateDataWarning, bootstrap
+
+    def ratio(sums: np.ndarray, counts: np.ndarray, axis: int = -1) -> np.ndarray:
+        return np.asarray(sums.sum(axis=axis) / counts.sum(axis=axis))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DegenerateDataWarning)
+        try:
+            result = bootstrap(
+                (total, count),
+                ratio,
+                paired=True,
+                vectorized=True,
+                n_resamples=RESAMPLES,
+                batch=max(1, 4_000_000 // clusters),
+                confidence_level=CONFIDENCE,
+                method="BCa",
+                rng=np.random.default_rng(seed),
+            ).confidence_interval
+        except DegenerateDataWarning:
+            return None, None
+    return float(result.low), float(result.high)
