@@ -38,7 +38,7 @@ def main() -> None:
     trainer = DPOTrainer(
         model=policy.model,
         args=DPOConfig(**recipe.trainer_settings(run, config.dpo)),
-        train_dataset=Dataset.from_list([pair.as_row() for pair in pairs.pairs]),
+        train_dataset=Dataset.from_list(recipe.rows(pairs, config.policy)),
         processing_class=policy.tokenizer,
         peft_config=recipe.lora_config(config.lora),
     )

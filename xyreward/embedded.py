@@ -97,7 +97,6 @@ def policy_dir() -> Path:
         model = AutoModelForCausalLM.from_pretrained(
             source, gguf_file=_GGUF, quantization_config=GgufConfig(dequantize=True)
         )
-        del model.config.quantization_config  # the saved copy is plain float32
         partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
         try:
             model.save_pretrained(partial)

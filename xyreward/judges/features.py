@@ -1,0 +1,348 @@
+"""What the local judge looks at: numbers that say how an answer's chunks relate to an item's grounding.
+
+Three rules keep the numbers honest, and every feature obeys them:
+
+    gate        A chunk that resembles nothing of the item (cosine below `GATE`) has weight 0 in every
+                feature, its words included. So off-topic padding, before, between or after, changes
+                nothing at all, as long as it forms chunks of its own.
+    once        A chunk that is repeated word for word counts once.
+    content     No feature counts cue words ("instead", "not", "actually"), length, lists or question
+                marks. They would lift the figures on the bundled items a little and are the first
+                thing that a policy under training would learn to imitate.
+
+Not here: embedding (`encoder.py`), what the numbers mean for the labels (`local.py`, fitted by
+`fit_local.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xyreward.items import Item
+from xyreward.judges.encoder import Vectors, chunks
+
+Floats = NDArray[np.float64]
+
+GATE = 0.50
+"""Cosine to the nearest text of the item at which a chunk begins to count. Measured on the bundled
+items: 0.15 % of the sentences written for items of another domain reach it, and none of the padding in
+the tests; half of an answer's own chunks do (the others carry little that the labels depend on)."""
+GATE_FULL = 0.55
+"""Cosine from which a chunk counts in full. The ramp between the two keeps every feature continuous, so
+a difference in the last bit of an embedding (another batch, another CPU) cannot flip a label."""
+
+QUERY_CHUNKS = 24
+"""At most so many chunks of a query are compared with; a pasted log says less with every line."""
+PIECES = 24
+"""At most so many pieces of all stated, and of all intended solutions."""
+
+CLEAR = 0.08
+"""A chunk whose cosines to the two sides differ by more than this clearly belongs to one of them."""
+
+Encode = Callable[[Sequence[str]], Vectors]
+"""Texts, length N, to unit vectors of shape (N, 384)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grounding:
+    """An item, ready to be compared with: one row of `vectors` per text, in named slices."""
+
+    kind: str
+    vectors: Vectors
+    """Shape (T, 384)."""
+    slices: dict[str, slice]
+    """`stated`, `intended` (whole solutions), `stated_pieces`, `intended_pieces` (their sentences),
+    `stated_request`, `intended_request`, `misconception`, `query`. Empty where the item has none."""
+    terms: dict[str, frozenset[str]]
+    """Words that one part of the grounding has and the other lacks; see `_item_terms`."""
+    statics: tuple[float, float]
+    """Cosine of the two solutions' means, cosine of the two requests, in [-1, 1]. Where the two are
+    close, contrasts are small whatever the answer says, so the head has to know."""
+
+
+def grounding_texts(item: Item) -> dict[str, list[str]]:
+    """The texts of an item that answers are compared with, by slice name, in a fixed order."""
+    is_xy = item.kind == "xy"
+    return {
+        "stated": list(item.stated_solutions)[:PIECES],
+        "stated_pieces": _pieces(item.stated_solutions),
+        "intended": list(item.intended_solutions)[:PIECES] if is_xy else [],
+        "intended_pieces": _pieces(item.intended_solutions) if is_xy else [],
+        "stated_request": [item.stated_request],
+        "intended_request": [item.intended_request] if is_xy else [],
+        "misconception": chunks(item.misconception)[:PIECES] if item.misconception.strip() else [],
+        "query": chunks(item.query_text)[:QUERY_CHUNKS],
+    }
+
+
+def ground(item: Item, encode: Encode) -> Grounding:
+    """Embed an item's texts. See `grounding_texts` for which."""
+    named = grounding_texts(item)
+    flat = [text for texts in named.values() for text in texts]
+    vectors = encode(flat)
+    slices: dict[str, slice] = {}
+    start = 0
+    for name, texts in named.items():
+        slices[name] = slice(start, start + len(texts))
+        start += len(texts)
+    sides = [_unit(vectors[slices[name]].sum(axis=0)) for name in ("stated", "intended")]
+    requests = [vectors[slices[name]] for name in ("stated_request", "intended_request")]
+    is_xy = item.kind == "xy"
+    return Grounding(
+        kind=item.kind,
+        vectors=vectors,
+        slices=slices,
+        terms=_item_terms(item),
+        statics=(
+            float(sides[0] @ sides[1]) if is_xy else 1.0,
+            float(requests[0][0] @ requests[1][0]) if is_xy else 1.0,
+        ),
+    )
+
+
+def _pieces(solutions: Iterable[str]) -> list[str]:
+    return [piece for solution in solutions for piece in chunks(solution)][:PIECES]
+
+
+# ---------------------------------------------------------------- words
+
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+|\w+")
+_STEM = 5
+"""Letters of a word that are compared: a cheap stem for the inflection of European languages."""
+
+_COMMON = frozenset(
+    word[:_STEM]
+    for word in (
+        "this that with from have will would should could your into than then when which what there "
+        "their them they these those only also after before more most some other each every over "
+        "under about because where while does make made take keep using used instead rather still "
+        "just like here once without within been being between "
+        "para como esta este pero cuando donde desde sobre entre también cada todo puede "
+        "eine einen einem einer nicht oder aber auch wenn dann über unter nach wird werden kann sich "
+        "dass damit diese dieser dieses"
+    ).split()
+)
+
+
+def terms(text: str) -> set[str]:
+    """The words that may tell two solutions apart: stems of words of four letters or more, numbers,
+    and pairs of characters in scripts without spaces."""
+    out: set[str] = set()
+    for word in _WORD.findall(text.lower()):
+        if "\u3040" <= word[0] <= "\u9fff" or "\uac00" <= word[0] <= "\ud7af":
+            out.update(word[i : i + 2] for i in range(max(1, len(word) - 1)))
+        elif word.isdigit():
+            out.add(word)
+        elif len(word) > 3:
+            # An identifier (with digits or underscores) is kept whole: its start says too little.
+            out.add(word[:_STEM] if word.isalpha() else word)
+    return out - _COMMON
+
+
+def _item_terms(item: Item) -> dict[str, frozenset[str]]:
+    """`stated`: in the stated solutions or request but not on the intended side; `intended` likewise;
+    `misconception`: on neither side and not in the query. `..._new`: without the query's words, which
+    an answer on either side will repeat."""
+    stated = terms(" ".join([*item.stated_solutions, item.stated_request]))
+    query = terms(item.query_text)
+    if item.kind == "control":
+        return {"stated": frozenset(stated), "stated_new": frozenset(stated - query)}
+    intended = terms(" ".join([*item.intended_solutions, item.intended_request]))
+    return {
+        "stated": frozenset(stated - intended),
+        "stated_new": frozenset(stated - intended - query),
+        "intended": frozenset(intended - stated),
+        "intended_new": frozenset(intended - stated - query),
+        "misconception": frozenset(terms(item.misconception) - stated - intended - query),
+    }
+
+
+# ---------------------------------------------------------------- features
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """One answer against one grounding, irrelevant and repeated chunks removed. N chunks remain, at
+    least one: an answer without any is seen as one chunk of weight 0."""
+
+    gate_N: Floats
+    """In (0, 1]: how far each chunk counts."""
+    weight_N: Floats
+    """Non-negative, sums to 1 (or all 0): the chunk's share of what the answer says about the item."""
+    vectors: Vectors
+    """Shape (N, 384)."""
+    cosines_NT: Floats
+    relevance_N: Floats
+    """Cosine to the nearest text of the item."""
+    terms_N: list[set[str]]
+
+
+def _view(grounding: Grounding, texts: Sequence[str], vectors: Vectors) -> _View:
+    first = list({text: i for i, text in reversed(list(enumerate(texts)))}.values())[::-1]
+    cosines = vectors[first].astype(np.float64) @ grounding.vectors.T.astype(np.float64)
+    relevance = cosines.max(axis=1)
+    gate = np.clip((relevance - GATE) / (GATE_FULL - GATE), 0.0, 1.0)
+    kept = np.flatnonzero(gate > 0)
+    if len(kept) == 0:
+        return _View(
+            gate_N=np.zeros(1),
+            weight_N=np.zeros(1),
+            vectors=np.zeros((1, vectors.shape[1]), dtype=np.float32),
+            cosines_NT=np.zeros((1, len(grounding.vectors))),
+            relevance_N=np.zeros(1),
+            terms_N=[set()],
+        )
+    chosen = [first[i] for i in kept]
+    lengths = np.array([len(texts[i]) for i in chosen])
+    # The closer to the item, the more a chunk says about the labels: a factor e per 0.1 of cosine.
+    weight = gate[kept] * np.exp((relevance[kept] - 1.0) / 0.1) * np.sqrt(lengths)
+    return _View(
+        gate_N=gate[kept],
+        weight_N=weight / weight.sum(),
+        vectors=vectors[chosen],
+        cosines_NT=cosines[kept],
+        relevance_N=relevance[kept],
+        terms_N=[terms(texts[i]) for i in chosen],
+    )
+
+
+def features(grounding: Grounding, texts: Sequence[str], vectors: Vectors) -> dict[str, float]:
+    """Features of one answer by name; the names depend on the kind of item only.
+
+    Args:
+        grounding: the item.
+        texts: the answer's chunks, length N >= 1.
+        vectors: their unit vectors, shape (N, 384).
+    """
+    view = _view(grounding, texts, vectors)
+    out = _side(grounding, view, "stated")
+    out["evidence"] = float(np.log1p(view.gate_N.sum()))
+    out["relevance_mean"] = float(view.weight_N @ view.relevance_N)
+    out["query_mean"] = float(view.weight_N @ _nearest(grounding, view, "query"))
+    out["spread"] = _spread(view)
+    if grounding.kind == "control":
+        out["first_stated"] = float(view.gate_N[0] * _nearest(grounding, view, "stated")[0])
+        return out
+    out |= _side(grounding, view, "intended")
+    out |= _misconception(grounding, view)
+    out |= _contrast(grounding, view)
+    out["closeness_solutions"], out["closeness_requests"] = grounding.statics
+    return out
+
+
+def _columns(grounding: Grounding, view: _View, *names: str) -> Floats:
+    return np.concatenate([view.cosines_NT[:, grounding.slices[name]] for name in names], axis=1)
+
+
+def _nearest(grounding: Grounding, view: _View, *names: str) -> Floats:
+    """Per chunk, the largest cosine to the texts of these slices; 0 where there are none. Length N."""
+    columns = _columns(grounding, view, *names)
+    return columns.max(axis=1) if columns.shape[1] else np.zeros(len(columns))
+
+
+def _cover(grounding: Grounding, view: _View, name: str) -> Floats:
+    """Per text of a slice, the largest gated cosine to any chunk: how far the answer covers it."""
+    return (view.gate_N[:, None] * _columns(grounding, view, name)).max(axis=0, initial=0.0)
+
+
+def _share_of_terms(grounding: Grounding, view: _View, name: str, at_least: int) -> float:
+    """Share of these words that the answer has, in [0, 1]. `at_least` keeps a list of one or two
+    words from deciding alone."""
+    wanted = grounding.terms[name]
+    found: dict[str, float] = {}
+    for gate, words in zip(view.gate_N, view.terms_N, strict=True):
+        for word in words & wanted:
+            found[word] = max(found.get(word, 0.0), float(gate))
+    return sum(found[word] for word in sorted(found)) / max(at_least, len(wanted))
+
+
+def _side(grounding: Grounding, view: _View, side: str) -> dict[str, float]:
+    """How much of one side's solutions the answer holds."""
+    near = np.sort(view.gate_N * _nearest(grounding, view, side, f"{side}_pieces"))[::-1]
+    whole = grounding.vectors[grounding.slices[side]].sum(axis=0)
+    answer = _unit(view.weight_N @ view.vectors)
+    pieces = _cover(grounding, view, f"{side}_pieces")
+    return {
+        f"{side}_best": float(near[0]),
+        f"{side}_top2": float(near[:2].mean()),
+        f"{side}_cover": float(pieces.mean()) if len(pieces) else 0.0,
+        f"{side}_solution": float(_cover(grounding, view, side).max(initial=0.0)),
+        f"{side}_mean": float(answer @ _unit(whole)),
+        f"{side}_request": float(_cover(grounding, view, f"{side}_request").max(initial=0.0)),
+        f"{side}_terms": _share_of_terms(grounding, view, side, 4),
+        f"{side}_terms_new": _share_of_terms(grounding, view, f"{side}_new", 4),
+    }
+
+
+def _misconception(grounding: Grounding, view: _View) -> dict[str, float]:
+    near = view.gate_N * _nearest(grounding, view, "misconception")
+    other = _nearest(grounding, view, "stated", "stated_pieces", "query")
+    cover = _cover(grounding, view, "misconception")
+    return {
+        "misconception_best": float(near.max()),
+        "misconception_top2": float(np.sort(near)[::-1][:2].mean()),
+        "misconception_excess": float(
+            (view.gate_N * (_nearest(grounding, view, "misconception") - other)).max()
+        ),
+        "misconception_cover": float(cover.mean()) if len(cover) else 0.0,
+        "misconception_terms": _share_of_terms(grounding, view, "misconception", 3),
+    }
+
+
+def _contrast(grounding: Grounding, view: _View) -> dict[str, float]:
+    """Which side the chunks are nearer to: positive is the intended side. And in which order."""
+    stated = _nearest(grounding, view, "stated", "stated_pieces")
+    intended = _nearest(grounding, view, "intended", "intended_pieces")
+    towards = intended - stated
+    with_requests = np.maximum(intended, _nearest(grounding, view, "intended_request")) - np.maximum(
+        stated, _nearest(grounding, view, "stated_request")
+    )
+    # Positions in [0, 1] by weight, not by count, so that a marginal chunk moves nothing much.
+    position = np.cumsum(view.weight_N) - view.weight_N / 2
+    place = {
+        "intended": _mean_by(position, view.weight_N * np.exp(towards / CLEAR)),
+        "stated": _mean_by(position, view.weight_N * np.exp(-towards / CLEAR)),
+    }
+    early = view.weight_N * (1 - position)
+    late = view.weight_N * position
+    return {
+        "contrast_mean": float(view.weight_N @ towards),
+        "contrast_requests": float(view.weight_N @ with_requests),
+        "contrast_max": float((view.gate_N * towards).max()),
+        "contrast_min": float((view.gate_N * towards).min()),
+        "share_intended": float(view.weight_N @ _ramp(towards)),
+        "share_intended_clear": float(view.weight_N @ _ramp(towards - CLEAR)),
+        "share_stated_clear": float(view.weight_N @ _ramp(-towards - CLEAR)),
+        "place_intended": place["intended"],
+        "order": place["intended"] - place["stated"],
+        "contrast_first": float(view.gate_N[0] * towards[0]),
+        "contrast_last": float(view.gate_N[-1] * towards[-1]),
+        "contrast_early": _mean_by(towards, early),
+        "contrast_late": _mean_by(towards, late),
+    }
+
+
+def _spread(view: _View) -> float:
+    """Mean cosine between chunks by weight, in [0, 1]: low where the answer hops between topics."""
+    mean = view.weight_N @ view.vectors
+    return float(mean @ mean)
+
+
+def _ramp(value: Floats) -> Floats:
+    """0 below, 1 above, continuous around 0: a share that does not jump."""
+    return np.clip(value / 0.04 + 0.5, 0.0, 1.0)
+
+
+def _mean_by(values: Floats, weights: Floats) -> float:
+    total = float(weights.sum())
+    return float(weights @ values) / total if total > 0 else 0.0
+
+
+def _unit(vector: NDArray[np.floating]) -> NDArray[np.floating]:
+    length = float(np.linalg.norm(vector))
+    return vector / length if length > 0 else vector
