@@ -1,9 +1,9 @@
-"""xyreward: the training signal for serving what a person needs, not only what they literally asked.
+"""xyreward: a training signal for serving what a person needs, not only what they literally ask.
 
     import xyreward
 
     item = xyreward.load_items("mini", split="test")[0]
-    xyreward.score(item, "an answer", judge="local").reward     # in [0, 1], None if the judge failed
+    xyreward.score(item, "an answer", judge="local").reward  # in [0, 1], None if the judge failed
 
 Importing this package loads no torch, transformers, trl, datasets or anthropic: names are looked up
 when they are first used (PEP 562).
@@ -12,6 +12,8 @@ when they are first used (PEP 562).
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -68,10 +70,24 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name in _WHERE:
         value = getattr(importlib.import_module(f"xyreward.{_WHERE[name]}"), name)
-        globals()[name] = value  # a submodule of the same name (evaluate) must not shadow it later
+        globals()[name] = value
         return value
     raise AttributeError(f"module 'xyreward' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """Keeps `xyreward.evaluate` the function, whoever imports the submodule of that name, and when.
+
+    The import system sets a submodule as an attribute of its package once it is loaded.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _WHERE and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,10 +1,12 @@
-"""Configuration of a recipe: one YAML file, strict. An unknown or misspelt key is an error with its place.
+"""Configuration of a recipe: one YAML file, strict. An unknown key is an error with its place.
 
-YAML 1.2 by ruamel.yaml, so `1e-4` is a number, `no` is a word, and a key given twice is an error.
+YAML 1.2 by ruamel.yaml, so `1e-4` is a number, `no` and `2026-11-30` are words, and a key given
+twice is an error.
 `--set section.key=value` on the command line overrides the file.
 
 Sections `lora` and `dpo` are handed to peft and TRL as they are; their keys are checked against
-LoraConfig and DPOConfig. `null` for `lora` means that all weights are trained.
+LoraConfig and DPOConfig, and so are plain values (`bf16: no` would otherwise be a true string).
+`null` for `lora` means that all weights are trained.
 
 Not here: what a recipe does with it (`recipes/`).
 """
@@ -15,9 +17,11 @@ import argparse
 import dataclasses
 import difflib
 import io
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -27,6 +31,11 @@ from xyreward.items import AnswerKind, ItemKind
 from xyreward.splits import Side
 
 EvaluationPart = Literal["writing", "preference", "picking"]
+
+
+# Strict: otherwise `seed: true` is 1, and "16" in quotes is a number here but not in other
+# libraries.
+_Count = Annotated[int, Field(gt=0, strict=True)]
 
 
 class _Section(BaseModel):
@@ -53,7 +62,7 @@ class ItemsConfig(_Section):
     hub_split: str | None = None
     revision: str | None = None
     columns: dict[str, str | None] = Field(default_factory=dict)
-    kinds: tuple[ItemKind, ...] = ("xy", "control")
+    kinds: tuple[ItemKind, ...] = Field(default=("xy", "control"), min_length=1)
     """Keep only these kinds of items of this source."""
 
 
@@ -61,8 +70,8 @@ class PairsConfig(_Section):
     """Which preference pairs are made of the train items; see `build_pairs`."""
 
     rejected_kinds: tuple[AnswerKind, ...] = ("literal", "passing_mention", "dump", "wrong_goal")
-    control_share: float = Field(default=0.25, ge=0, lt=1)
-    max_pairs: int | None = Field(default=None, gt=0)
+    control_share: float = Field(default=0.25, ge=0, lt=1, strict=True)
+    max_pairs: _Count | None = None
 
 
 class EvaluationConfig(_Section):
@@ -72,12 +81,12 @@ class EvaluationConfig(_Section):
     parts: tuple[EvaluationPart, ...] = ("writing", "preference", "picking")
     """Empty: no evaluation."""
     judge: str = "local"
-    max_new_tokens: int = Field(default=192, gt=0)
+    max_new_tokens: _Count = 192
     """Longest generated answer, in tokens. Answers that reach it are counted."""
-    batch_size: int = Field(default=16, gt=0)
-    limit: int | None = Field(default=None, gt=0)
+    batch_size: _Count = 16
+    limit: _Count | None = None
     """Evaluate only this many items of each kind (first by content hash), for a quick look."""
-    max_failure_rate: float = Field(default=0.05, ge=0, le=1)
+    max_failure_rate: float = Field(default=0.05, ge=0, le=1, strict=True)
     """Above this share of failed judgements no headline is printed."""
 
 
@@ -90,8 +99,8 @@ class Recipe(_Section):
     """Path of a splits.json that keeps sides stable over runs. None: sides of the bundled items are
     those of the package, others are assigned by content hash."""
     evaluation: EvaluationConfig = EvaluationConfig()
-    output_dir: str
-    seed: int = 0
+    output_dir: str = Field(min_length=1)
+    seed: int = Field(default=0, strict=True)
 
 
 class DPORecipe(Recipe):
@@ -99,7 +108,8 @@ class DPORecipe(Recipe):
 
     pairs: PairsConfig = PairsConfig()
     lora: dict[str, Any] | None = None
-    """peft's LoraConfig. None: train all weights, or go on training the adapter that `policy` names."""
+    """peft's LoraConfig. None: train all weights, or go on training the adapter that `policy`
+    names."""
     dpo: dict[str, Any] = Field(default_factory=dict)
     """TRL's DPOConfig."""
 
@@ -122,7 +132,7 @@ class Arguments:
 def parse_arguments(
     recipe: type[R], default: str | Path, argv: Sequence[str] | None = None
 ) -> tuple[R, Arguments]:
-    """Read a recipe's command line: `[--config F] [--resume] [--model M] [--output-dir D] [--set k=v ...]`.
+    """Read a recipe's command line; `--help` lists what it takes.
 
     Raises:
         ConfigError: see `load_config`.
@@ -135,16 +145,24 @@ def parse_arguments(
     parser.add_argument(
         "--resume", action="store_true", help="go on with the run in output_dir where it stopped"
     )
-    parser.add_argument("--skip-eval", action="store_true", help="same as --set evaluation.parts=[]")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="e.g. dpo.learning_rate=1e-4"
+        "--skip-eval", action="store_true", help="same as --set evaluation.parts=[]"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="e.g. dpo.learning_rate=1e-4",
     )
     args = parser.parse_args(argv)
     overrides = list(args.set)
+    # As JSON, which is YAML: a folder called 2026 is no number, and `#` in a path starts no
+    # comment.
     if args.model is not None:
-        overrides.append(f"policy.model={args.model}")
+        overrides.append(f"policy.model={json.dumps(args.model)}")
     if args.output_dir is not None:
-        overrides.append(f"output_dir={args.output_dir}")
+        overrides.append(f"output_dir={json.dumps(args.output_dir)}")
     if args.skip_eval:
         overrides.append("evaluation.parts=[]")
     return load_config(recipe, args.config, overrides), Arguments(args.config, args.resume)
@@ -154,7 +172,8 @@ def load_config(recipe: type[R], path: str | Path, overrides: Sequence[str] = ()
     """Read, override and check a configuration.
 
     Raises:
-        ConfigError: no such file, not YAML, an unknown key, a wrong value; names file and key, lists all.
+        ConfigError: no such file, not YAML, an unknown key, a wrong value; names file and key,
+        lists all.
     """
     data = _read(Path(path))
     for override in overrides:
@@ -162,37 +181,90 @@ def load_config(recipe: type[R], path: str | Path, overrides: Sequence[str] = ()
     try:
         return recipe.model_validate(data)
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(recipe, str(path), e) for e in error.errors())) from None
+        raise ConfigError(_explain(recipe, str(path), error)) from None
 
 
-def check_keys(path: str | Path, section: str, given: Mapping[str, Any], target: type,
-               reserved: Mapping[str, str]) -> None:
-    """Check the keys of a section that goes to another library's dataclass.
+def check_keys(
+    path: str | Path,
+    section: str,
+    given: Mapping[str, Any],
+    target: type,
+    reserved: Mapping[str, str],
+) -> None:
+    """Check a section that goes to another library's dataclass: keys, and values of plain fields.
+
+    The other library takes any value and fails late, or not at all: `bf16: no` is a string in YAML
+    1.2, and a string that is not empty is true.
 
     Args:
+        path: of the configuration file, for messages.
+        section: its key in the configuration, for messages.
+        given: what the section says.
         target: the dataclass, e.g. trl.DPOConfig.
         reserved: key -> where it is set instead; the recipe decides these itself.
 
     Raises:
-        ConfigError: unknown or reserved keys, all of them.
+        ConfigError: unknown or reserved keys, values of another type than the field's; all of them.
     """
     known = {f.name for f in dataclasses.fields(target) if f.init}
+    hints = get_type_hints(target)
     problems = []
-    for key in given:
+    for key, value in given.items():
         if key in reserved:
             problems.append(f"{path}: {section}.{key}: is set by the recipe; {reserved[key]}")
         elif key not in known:
             problems.append(
                 f"{path}: {section}.{key}: {target.__name__} has no such field{_hint(key, known)}"
             )
+        elif expected := _mismatch(value, hints[key]):
+            problems.append(f"{path}: {section}.{key}: is {value!r:.80}, expected {expected}")
     if problems:
         raise ConfigError("\n".join(problems))
 
 
+_PLAIN: Mapping[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    NoneType: "null",
+}
+
+
+def _mismatch(value: Any, hint: Any) -> str:
+    """What a field of plain type expects, where the value is none of it; "" for other types."""
+    allowed = get_args(hint) or (hint,)
+    if not _PLAIN.keys() >= set(allowed) or type(value) in allowed:
+        return ""
+    if type(value) is int and float in allowed:
+        return ""
+    return " or ".join(text for kind, text in _PLAIN.items() if kind in allowed)
+
+
 def _yaml() -> Any:
     from ruamel.yaml import YAML
+    from ruamel.yaml.constructor import SafeConstructor
+    from ruamel.yaml.representer import SafeRepresenter
 
-    return YAML(typ="safe", pure=True)
+    class PlainConstructor(SafeConstructor):
+        """YAML 1.2 has no timestamps, and no field here is a date: they stay words."""
+
+    PlainConstructor.add_constructor(
+        "tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str
+    )
+
+    class PlainRepresenter(SafeRepresenter):
+        """Texts with line ends of Unicode are escaped: in single quotes they would become blanks."""
+
+        def represent_str(self, data: str) -> Any:
+            style = '"' if set(data) & set("\x85\u2028\u2029") else None
+            return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+    PlainRepresenter.add_representer(str, PlainRepresenter.represent_str)
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Constructor = PlainConstructor
+    yaml.Representer = PlainRepresenter
+    return yaml
 
 
 def dump_yaml(recipe: BaseModel) -> str:
@@ -200,28 +272,41 @@ def dump_yaml(recipe: BaseModel) -> str:
     stream = io.StringIO()
     yaml = _yaml()
     yaml.default_flow_style = False
-    yaml.dump(recipe.model_dump(mode="json"), stream)
+    yaml.dump(_lists(recipe.model_dump()), stream)
     return stream.getvalue()
 
 
-def parse_yaml(text: str) -> Any:
-    """YAML 1.2 to plain data."""
-    return _yaml().load(text)
+def _lists(data: Any) -> Any:
+    # model_dump(mode="json") would do it too, and turn .inf into null.
+    if isinstance(data, Mapping):
+        return {key: _lists(value) for key, value in data.items()}
+    return [_lists(value) for value in data] if isinstance(data, list | tuple) else data
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """YAML 1.2 to plain data. `where` names the text in the ConfigError of one that is not YAML."""
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        return _yaml().load(text)
+    except YAMLError as error:
+        # Without ruamel's advice on how to switch the check off.
+        found = str(error).partition("To suppress this check")[0]
+        raise ConfigError(f"{where}: not valid YAML: {' '.join(found.split())}") from None
 
 
 def _read(path: Path) -> dict[str, Any]:
-    from ruamel.yaml.error import YAMLError
-
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such configuration file") from None
-    except (UnicodeDecodeError, OSError) as error:
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: is a folder, expected a YAML file in it") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 ({error}); save it as UTF-8") from None
+    except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from None
-    try:
-        data = parse_yaml(text)
-    except YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    data = parse_yaml(text, str(path))
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -239,17 +324,42 @@ def _override(data: dict[str, Any], override: str) -> None:
         if child is None:
             child = data[parent] = {}
         if not isinstance(child, dict):
-            raise ConfigError(f"--set {override}: {parent} is not a section")
+            raise ConfigError(
+                f"--set {override}: {parent} is a {type(child).__name__}, not a section; set it "
+                f"whole, with --set '{key.partition(f'{parent}.')[0]}{parent}=...'"
+            )
         data = child
-    data[last] = parse_yaml(text) if text else None
+    data[last] = parse_yaml(text, f"--set {override}") if text else None
 
 
-def _explain(recipe: type[BaseModel], path: str, error: Any) -> str:
-    place = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "extra_forbidden":
-        return f"{path}: {place}: unknown key{_hint(str(error['loc'][-1]), _known(recipe, error['loc']))}"
-    found = f" (found {error['input']!r:.80})" if error["type"] != "missing" else ""
-    return f"{path}: {place}: {error['msg']}{found}"
+_SHAPES = {"model_type": "keys and values", "dict_type": "keys and values", "tuple_type": "a list"}
+"""pydantic's names of errors, in the words of a YAML file."""
+
+
+def _explain(recipe: type[BaseModel], path: str, error: ValidationError) -> str:
+    problems = error.errors()
+    lines = []
+    for problem in problems:
+        loc = problem["loc"]
+        if problem["type"] == "too_short" and any(
+            p["loc"][:-1][: len(loc)] == loc for p in problems
+        ):
+            continue  # pydantic counts only valid members; the invalid one has a line of its own
+        lines.append(f"{path}: {'.'.join(map(str, loc))}: {_problem(recipe, problem)}")
+    return "\n".join(lines)
+
+
+def _problem(recipe: type[BaseModel], problem: Any) -> str:
+    kind, loc, found = problem["type"], problem["loc"], problem["input"]
+    if kind == "extra_forbidden":
+        return f"unknown key{_hint(str(loc[-1]), _known(recipe, loc))}"
+    if kind == "missing":
+        return "is required"
+    if kind in _SHAPES and found is None:
+        return f"is empty, expected {_SHAPES[kind]}; leave the key out for the defaults"
+    if kind in _SHAPES:
+        return f"expected {_SHAPES[kind]} (found {found!r:.80})"
+    return f"{problem['msg']} (found {found!r:.80})"
 
 
 def _known(recipe: type[BaseModel], loc: Sequence[str | int]) -> set[str]:
@@ -261,7 +371,8 @@ def _known(recipe: type[BaseModel], loc: Sequence[str | int]) -> set[str]:
         annotation = model.model_fields[part].annotation
         inner = getattr(annotation, "__args__", ())
         model = next(
-            (a for a in (annotation, *inner) if isinstance(a, type) and issubclass(a, BaseModel)), None
+            (a for a in (annotation, *inner) if isinstance(a, type) and issubclass(a, BaseModel)),
+            None,
         )
         if model is None:
             return set()
@@ -270,4 +381,7 @@ def _known(recipe: type[BaseModel], loc: Sequence[str | int]) -> set[str]:
 
 def _hint(key: str, known: set[str]) -> str:
     close = difflib.get_close_matches(key, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(known))}"
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    # TRL's configurations have some two hundred fields: a list of them hides the message.
+    return f"; known: {', '.join(sorted(known))}" if len(known) <= 20 else ""

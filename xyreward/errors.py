@@ -1,11 +1,11 @@
 """Every exception that xyreward raises on purpose, on one page.
 
     XYRewardError
-    ├── DataError          items or answers from outside are malformed; `.problems` lists all of them
+    ├── DataError          items or answers from outside are malformed; `.problems` lists them all
     ├── LeakError          training data overlaps with held-out data; `.offending` lists the ids
     ├── ConfigError        a configuration names an unknown key or an impossible value
     ├── RunFolderError     a run folder would be overwritten, or belongs to another configuration
-    ├── MissingDependency  an extra or a model package is not installed; the message is the pip command
+    ├── MissingDependency  an extra or a model package is not installed; the message says how
     ├── HubUnreachable     a hub could not be reached; the message says how to go on without it
     └── JudgeError         a judge cannot be built, or cannot judge this kind of item
 
@@ -18,6 +18,7 @@ Not here: a single answer that could not be judged. That is data, not an excepti
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class XYRewardError(Exception):
@@ -39,6 +40,10 @@ class DataError(XYRewardError, ValueError):
             + tail
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exception would pickle the message alone, and a worker process would lose the list.
+        return type(self), (self.problems,)
+
 
 class LeakError(XYRewardError, ValueError):
     """Training data overlaps with held-out data."""
@@ -47,6 +52,9 @@ class LeakError(XYRewardError, ValueError):
         self.offending = list(offending)
         """Ids of the training items that overlap with held-out ones."""
         super().__init__(message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.offending)
 
 
 class ConfigError(XYRewardError, ValueError):
@@ -57,11 +65,11 @@ class RunFolderError(XYRewardError, FileExistsError):
     """A run folder would be overwritten, or belongs to another configuration."""
 
 
-class MissingDependency(XYRewardError, ImportError):
+class MissingDependency(XYRewardError, ImportError):  # noqa: N818  # reads as what it is
     """An extra or a model package is not installed. The message is the command that installs it."""
 
 
-class HubUnreachable(XYRewardError, ConnectionError):
+class HubUnreachable(XYRewardError, ConnectionError):  # noqa: N818  # likewise
     """A hub could not be reached."""
 
 

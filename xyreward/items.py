@@ -1,18 +1,28 @@
-"""Item: one question with a hidden goal (or a control without one), its grounding, and known answers.
+"""Item: one question with a hidden goal, or a control without one, its grounding, known answers.
 
-Not here: reading items from files or a hub (`loading.py`), which side of a split they are on (`splits.py`).
+Not here: reading items from files or a hub (`loading.py`), which side of a split they are on
+(`splits.py`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+)
 
 from xyreward.verdict import Focus, Labels
 
@@ -74,6 +84,7 @@ class ReferenceLabels(_Frozen):
     identifies_misconception: bool
 
     def as_labels(self) -> Labels:
+        """The same four labels as a judge's verdict has them."""
         return Labels(**self.model_dump())
 
 
@@ -91,12 +102,30 @@ class Reference(_Frozen):
     unsafe: bool = False
     """Following this answer could hurt someone. It may be a rejected answer, never a chosen one."""
 
+    @field_validator("text")
+    @classmethod
+    def _text_says_something(cls, text: str) -> str:
+        if not text.strip():
+            raise ValueError("is blank, expected the answer's text")
+        return text
+
+
+def _query_form(query: object) -> str:
+    return "messages" if isinstance(query, (list, tuple)) else "text"
+
+
+# Tagged, so that a bad query is reported once, for the form it has, and not once for either form.
+Query = Annotated[
+    Annotated[str, Tag("text")] | Annotated[tuple[Message, ...], Tag("messages")],
+    Discriminator(_query_form),
+]
+
 
 class Item(_Frozen):
-    """One row of a benchmark. Immutable; equal queries have equal `content_hash`."""
+    """One row of a benchmark. Immutable (`meta`: by convention). Equal queries hash equally."""
 
     id: str = Field(min_length=1)
-    query: str | tuple[Message, ...]
+    query: Query
     """What the user wrote, or a conversation that ends with the user's turn."""
     kind: ItemKind = "xy"
     source: str = ""
@@ -106,7 +135,8 @@ class Item(_Frozen):
     stated_request: str
     """What the user literally asked for (paper: S-request; blog: Y)."""
     intended_request: str
-    """The goal that an expert infers (paper: I-request; blog: X). A control's equals `stated_request`."""
+    """The goal that an expert infers (paper: I-request; blog: X). A control's equals
+    `stated_request`."""
     misconception: str = ""
     """Why the stated request will not get the user to the goal. Empty for a control."""
     stated_solutions: tuple[str, ...] = ()
@@ -119,33 +149,71 @@ class Item(_Frozen):
     meta: Mapping[str, Any] = Field(default_factory=dict)
     """Columns of the source that have no field here, and `hub_split` where it had one."""
 
+    # Every check belongs to one field, so that pydantic goes on after the first and a bad row is
+    # told all that is wrong with it. Fields are checked in the order above; one that failed is not
+    # in `data`.
+
     @field_validator("query")
     @classmethod
     def _query_says_something(cls, query: str | tuple[Message, ...]) -> str | tuple[Message, ...]:
         if isinstance(query, str):
             if not query.strip():
-                raise ValueError("query is empty, expected what the user wrote")
+                raise ValueError("is empty, expected what the user wrote")
         elif not query or query[-1].role != "user" or not query[-1].content.strip():
-            raise ValueError("query is a conversation whose last turn is not a user's text")
+            raise ValueError("is a conversation whose last turn is not a user's text")
         return query
 
-    @model_validator(mode="after")
-    def _kind_fits_fields(self) -> Item:
-        if not self.stated_request.strip() or not self.intended_request.strip():
-            raise ValueError("stated_request and intended_request must say something")
-        if self.kind == "control":
-            if self.intended_request != self.stated_request:
-                raise ValueError("a control's intended_request must equal its stated_request")
-            if self.misconception or self.intended_solutions:
-                raise ValueError("a control has no misconception and no intended_solutions")
-        allowed = CONTROL_KINDS if self.kind == "control" else XY_KINDS
-        for reference in self.references:
-            if reference.kind is not None and reference.kind not in allowed:
-                raise ValueError(
-                    f"a {self.kind} item has a reference of kind {reference.kind!r}, "
-                    f"expected one of {', '.join(sorted(allowed))}"
-                )
-        return self
+    @field_validator("stated_request", "intended_request")
+    @classmethod
+    def _requests_say_something(cls, request: str, info: ValidationInfo) -> str:
+        if not request.strip():
+            raise ValueError("is empty, expected a sentence that says what is wanted")
+        stated = info.data.get("stated_request", request)
+        if (
+            info.field_name == "intended_request"
+            and info.data.get("kind") == "control"
+            and request != stated
+        ):
+            raise ValueError(
+                f"differs from stated_request ({stated!r:.60}); a control's are equal, "
+                "since what is asked is what is wanted"
+            )
+        return request
+
+    @field_validator("misconception", "intended_solutions")
+    @classmethod
+    def _control_has_no_hidden_goal(cls, value: Any, info: ValidationInfo) -> Any:
+        if value and info.data.get("kind") == "control":
+            raise ValueError("is given, but a control has none; expected it empty, or kind 'xy'")
+        return value
+
+    @field_validator("stated_solutions", "intended_solutions")
+    @classmethod
+    def _solutions_say_something(cls, solutions: tuple[str, ...]) -> tuple[str, ...]:
+        blank = [str(n) for n, text in enumerate(solutions, start=1) if not text.strip()]
+        if blank:
+            raise ValueError(f"has blank texts (number {', '.join(blank)}); leave them out")
+        return solutions
+
+    @field_validator("references")
+    @classmethod
+    def _references_fit_kind(
+        cls, references: tuple[Reference, ...], info: ValidationInfo
+    ) -> tuple[Reference, ...]:
+        if "kind" not in info.data:
+            return references
+        allowed = CONTROL_KINDS if info.data["kind"] == "control" else XY_KINDS
+        wrong = {r.kind for r in references if r.kind is not None} - allowed
+        if wrong:
+            raise ValueError(
+                f"has {' and '.join(sorted(wrong))}, but those of {info.data['kind']} items are "
+                f"{', '.join(sorted(allowed))}"
+            )
+        return references
+
+    def __hash__(self) -> int:
+        # pydantic's own would hash `meta`, which is a dict. Equal items have equal source and id.
+        return hash((self.source, self.id))
 
     @cached_property
     def query_text(self) -> str:
@@ -163,8 +231,11 @@ class Item(_Frozen):
 
     @cached_property
     def content_hash(self) -> str:
-        """sha256 of the query's text, white space folded. The rubric is left out on purpose: correcting
-        a typo in a solution must not move the item to another side of a split."""
+        """sha256 of the query's text, white space folded.
+
+        The rubric is left out on purpose: correcting a typo in a solution must not move the item to
+        another side of a split.
+        """
         return text_hash(self.query_text)
 
     def reference(self, kind: AnswerKind) -> Reference | None:
@@ -178,7 +249,9 @@ def text_hash(text: str) -> str:
     return hashlib.sha256(folded.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def items_hash(items: tuple[Item, ...] | list[Item]) -> str:
+def items_hash(items: Sequence[Item]) -> str:
     """sha256 (hex) over everything in the items, order ignored: names a data set in reports."""
-    lines = sorted(item.model_dump_json() for item in items)
-    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
+    # Plain json and not pydantic's: keys of `meta` in any order are the same data, and `meta` may
+    # hold what a Parquet file holds (dates, images).
+    lines = sorted(json.dumps(item.model_dump(), sort_keys=True, default=repr) for item in items)
+    return hashlib.sha256("\n".join(lines).encode("ascii")).hexdigest()

@@ -10,6 +10,8 @@ Not here: pairs from sampled answers, and the audit of a pair set.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +19,9 @@ from types import MappingProxyType
 from typing import Any
 
 from xyreward.errors import ConfigError, DataError
-from xyreward.items import XY_KINDS, AnswerKind, Item, Reference, text_hash
+from xyreward.items import XY_KINDS, AnswerKind, Item, ItemKind, Reference, text_hash
+from xyreward.reward import parts
+from xyreward.verdict import LabelProbabilities
 
 REJECTED_KINDS: tuple[AnswerKind, ...] = ("literal", "passing_mention", "dump", "wrong_goal")
 
@@ -29,7 +33,7 @@ class Pair:
     id: str
     """Stable: the hash of item id and both answers."""
     item_id: str
-    item_kind: str
+    item_kind: ItemKind
     split: str
     prompt: tuple[Mapping[str, str], ...]
     """Chat messages; the last is the user's."""
@@ -43,7 +47,8 @@ class Pair:
     def as_row(self) -> dict[str, Any]:
         """TRL's explicit-prompt conversational form, with where it came from.
 
-        Explicit because TRL splits implicit prompts at the longest common prefix of the two answers.
+        Explicit because TRL splits implicit prompts at the longest common prefix of the two
+        answers.
         """
         return {
             "prompt": [dict(message) for message in self.prompt],
@@ -66,6 +71,8 @@ class PairSet:
 
     pairs: tuple[Pair, ...]
     dropped: Mapping[str, int]
+    """Reason -> how many. With `pairs` this adds up to all pairs for which an item has both
+    answers."""
 
     @property
     def control_share(self) -> float:
@@ -75,8 +82,9 @@ class PairSet:
 
     @property
     def hash(self) -> str:
-        """sha256 (hex) over the pairs in their order."""
-        return text_hash("\n".join(pair.id for pair in self.pairs))
+        """sha256 (hex) over the rows in their order: also over prompts, which ids leave out."""
+        rows = "\n".join(json.dumps(pair.as_row(), sort_keys=True) for pair in self.pairs)
+        return hashlib.sha256(rows.encode()).hexdigest()
 
 
 def build_pairs(
@@ -90,9 +98,10 @@ def build_pairs(
 ) -> PairSet:
     """Make preference pairs of reference answers.
 
-    Chosen answers must be labelled as what they should teach (intended solution, intended focus,
-    misconception identified; for controls a stated solution and no invented misconception) and must
-    not be marked unsafe; a pair whose two sides read the same is dropped.
+    A chosen answer must not be marked unsafe. Where it carries labels, they must say what it should
+    teach (intended solution, intended focus, misconception identified; for controls a stated
+    solution and no invented misconception), and where both sides do, the rejected one must be worth
+    less. A pair whose two sides read the same is dropped.
 
     Args:
         items: the items of one side of the splits.
@@ -100,21 +109,29 @@ def build_pairs(
         rejected_kinds: kinds that goal-focused answers are preferred to, most important first: with
             `max_pairs`, every item's pair of the first kind is taken before any of the second.
         control_share: share of pairs from controls, in [0, 1). Fewer where there are not enough.
-        max_pairs: at most this many pairs.
+        max_pairs: at most this many pairs, > 0. None: all.
         seed: decides which pairs are taken where there are too many, and their order.
 
     Raises:
-        ConfigError: a kind that cannot be rejected, or a share outside [0, 1).
+        ConfigError: a kind that cannot be rejected or is given twice, a share outside [0, 1), or
+            no pairs wanted.
         DataError: no pair can be made of these items.
     """
-    impossible = [k for k in rejected_kinds if k not in XY_KINDS - {"goal_focused"}]
-    if impossible or not rejected_kinds:
+    possible = XY_KINDS - {"goal_focused"}
+    if (
+        isinstance(rejected_kinds, str)
+        or not rejected_kinds
+        or not possible.issuperset(rejected_kinds)
+        or len(set(rejected_kinds)) < len(rejected_kinds)
+    ):
         raise ConfigError(
-            f"rejected_kinds is {list(rejected_kinds)}, expected some of "
-            f"{', '.join(sorted(XY_KINDS - {'goal_focused'}))}"
+            f"rejected_kinds is {rejected_kinds!r}, expected a list of some of "
+            f"{', '.join(sorted(possible))}, each once"
         )
     if not 0 <= control_share < 1:
         raise ConfigError(f"control_share is {control_share}, expected in [0, 1)")
+    if max_pairs is not None and max_pairs < 1:
+        raise ConfigError(f"max_pairs is {max_pairs}, expected > 0, or None for all")
 
     dropped: Counter[str] = Counter()
     ranked: list[tuple[int, str, Pair]] = []
@@ -138,14 +155,14 @@ def build_pairs(
     if not pairs:
         raise DataError(
             [
-                f"no pair can be made of {len(items)} {split} items: an xy item needs a goal_focused "
-                f"reference answer and one of {', '.join(rejected_kinds)}, a control needs direct and "
-                f"overcorrecting; dropped: {dict(dropped) or 'nothing'}"
+                f"no pair can be made of {len(items)} {split} items: an xy item needs a "
+                f"goal_focused reference answer and one of {', '.join(rejected_kinds)}, a control "
+                f"needs direct and overcorrecting; dropped: {dict(+dropped) or 'nothing'}"
             ]
         )
     # One order for all: pairs of one kind in a row would give batches of one kind.
     pairs.sort(key=lambda pair: _order(pair, seed))
-    return PairSet(tuple(pairs), MappingProxyType({k: v for k, v in dropped.items() if v}))
+    return PairSet(tuple(pairs), MappingProxyType(dict(+dropped)))
 
 
 def _counts(xy: int, controls: int, share: float, limit: int | None) -> tuple[int, int]:
@@ -160,12 +177,16 @@ def _order(pair: Pair, seed: int) -> str:
 
 
 def _pair(
-    item: Item, chosen_kind: AnswerKind, rejected_kind: AnswerKind, split: str, dropped: Counter[str]
+    item: Item,
+    chosen_kind: AnswerKind,
+    rejected_kind: AnswerKind,
+    split: str,
+    dropped: Counter[str],
 ) -> Pair | None:
     chosen, rejected = item.reference(chosen_kind), item.reference(rejected_kind)
     if chosen is None or rejected is None:
         return None
-    reason = _objection(chosen, rejected, chosen_kind)
+    reason = _objection(item, chosen, rejected)
     if reason:
         dropped[reason] += 1
         return None
@@ -184,7 +205,7 @@ def _pair(
     )
 
 
-def _objection(chosen: Reference, rejected: Reference, chosen_kind: AnswerKind) -> str | None:
+def _objection(item: Item, chosen: Reference, rejected: Reference) -> str | None:
     if chosen.unsafe:
         return "chosen is unsafe"
     if text_hash(chosen.text) == text_hash(rejected.text):
@@ -192,7 +213,7 @@ def _objection(chosen: Reference, rejected: Reference, chosen_kind: AnswerKind) 
     labels = chosen.labels
     if labels is None:
         return None
-    if chosen_kind == "direct":
+    if item.kind == "control":
         good = labels.has_stated_solution and not labels.identifies_misconception
     else:
         good = (
@@ -200,4 +221,13 @@ def _objection(chosen: Reference, rejected: Reference, chosen_kind: AnswerKind) 
             and labels.focus == "intended"
             and labels.identifies_misconception
         )
-    return None if good else "chosen is not labelled as what it should teach"
+    if not good:
+        return "chosen is not labelled as what it should teach"
+    if rejected.labels is not None and _worth(rejected, item.kind) >= _worth(chosen, item.kind):
+        return "rejected is labelled as good as chosen"
+    return None
+
+
+def _worth(reference: Reference, kind: ItemKind) -> float:
+    assert reference.labels is not None
+    return sum(parts(LabelProbabilities.certain(reference.labels.as_labels()), kind).values())

@@ -1,4 +1,4 @@
-"""Labels to a number. Re-weighting never calls the judge again: it is arithmetic on a stored Verdict.
+"""Labels to a number. Re-weighting never calls the judge again: it is arithmetic on a Verdict.
 
 The reward is the weighted mean of three parts, each in [0, 1], higher is better:
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import assert_never
 
 from xyreward.items import ItemKind
 from xyreward.verdict import LabelProbabilities, Labels, Verdict
@@ -25,8 +26,8 @@ from xyreward.verdict import LabelProbabilities, Labels, Verdict
 class Reward:
     """How labels are weighed.
 
-    Source of the three metrics: the XYBench paper (pragmatic solution, pragmatic focus, misconception
-    identification). The weights and the treatment of controls are ours.
+    Source of the three metrics: the XYBench paper (pragmatic solution, pragmatic focus,
+    misconception identification). The weights and the treatment of controls are ours.
     """
 
     solution: float = 1.0
@@ -38,15 +39,15 @@ class Reward:
     stated: float = 0.0
     """Weight of a fourth part, has_stated_solution, for those who want Y answered as well, >= 0."""
     soft: bool = False
-    """Take the expectation under the judge's probabilities instead of its hard labels. Hard labels tie
-    (a literal answer, a refusal and a wrong goal are all 0), and a group of ties teaches nothing, so
-    training and ranking want True; evaluation reports hard labels."""
+    """Take the expectation under the judge's probabilities instead of its hard labels. Hard labels
+    tie (a literal answer, a refusal and a wrong goal are all 0), and a group of ties teaches
+    nothing, so training and ranking want True; evaluation reports hard labels."""
     length_limit: int | None = None
     """In characters. Above it the reward shrinks linearly and reaches 0 at twice the limit."""
 
     def __post_init__(self) -> None:
         weights = self._weights()
-        if any(not math.isfinite(w) or w < 0 for w in weights) or sum(weights) <= 0:
+        if any(w < 0 for w in weights) or not 0 < sum(weights) < math.inf:  # NaN is neither
             raise ValueError(f"weights are {weights}, expected finite, >= 0, not all 0")
         if self.length_limit is not None and self.length_limit <= 0:
             raise ValueError(f"length_limit is {self.length_limit}, expected > 0 or None")
@@ -54,10 +55,13 @@ class Reward:
     def _weights(self) -> tuple[float, float, float, float]:
         return (self.solution, self.focus, self.misconception, self.stated)
 
-    def __call__(self, verdict: Verdict, kind: ItemKind, answer: str = "") -> float:
+    def __call__(self, verdict: Verdict, kind: ItemKind, answer: str | None = None) -> float:
         """The reward of one judged answer, in [0, 1], higher is better.
 
         `answer` is needed only where `length_limit` is set.
+
+        Raises:
+            ValueError: `length_limit` is set and there is no answer to measure.
         """
         p = verdict.p if self.soft else LabelProbabilities.certain(verdict.labels)
         components = parts(p, kind)
@@ -69,11 +73,14 @@ class Reward:
         )
         weights = self._weights()
         mean = sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)
-        return mean * self._length_factor(answer)
+        # Focus probabilities sum to 1 only up to rounding.
+        return min(1.0, mean) * self._length_factor(answer)
 
-    def _length_factor(self, answer: str) -> float:
+    def _length_factor(self, answer: str | None) -> float:
         if self.length_limit is None:
             return 1.0
+        if answer is None:
+            raise ValueError(f"length_limit is {self.length_limit}; pass the answer to be measured")
         over = (len(answer) - self.length_limit) / self.length_limit
         return min(1.0, max(0.0, 1.0 - over))
 
@@ -82,19 +89,23 @@ def parts(p: LabelProbabilities, kind: ItemKind) -> dict[str, float]:
     """The three parts of the reward, each in [0, 1], higher is better.
 
     On a control the misconception part is P(stated solution) * P(none invented): the product of the
-    two marginals, since judges report marginals only. It equals the hard rule where both are 0 or 1.
+    two marginals, since judges report marginals only. It equals the hard rule at 0 and 1.
     """
-    if kind == "control":
-        return {
-            "solution": p.has_stated_solution,
-            "focus": p.focus["stated"] + 0.5 * p.focus["balanced"],
-            "misconception": p.has_stated_solution * (1.0 - p.identifies_misconception),
-        }
-    return {
-        "solution": p.has_intended_solution,
-        "focus": p.focus["intended"] + 0.5 * p.focus["balanced"],
-        "misconception": p.identifies_misconception,
-    }
+    match kind:
+        case "control":
+            return {
+                "solution": p.has_stated_solution,
+                "focus": p.focus["stated"] + 0.5 * p.focus["balanced"],
+                "misconception": p.has_stated_solution * (1.0 - p.identifies_misconception),
+            }
+        case "xy":
+            return {
+                "solution": p.has_intended_solution,
+                "focus": p.focus["intended"] + 0.5 * p.focus["balanced"],
+                "misconception": p.identifies_misconception,
+            }
+        case _:
+            assert_never(kind)
 
 
 WORST_LABELS = Labels(
@@ -103,4 +114,4 @@ WORST_LABELS = Labels(
     focus="neither",
     identifies_misconception=False,
 )
-"""What an empty answer gets, for both kinds of item: the policy's failure, known without a judge."""
+"""What an empty answer gets, for both kinds of item: the policy's failure, not the judge's."""

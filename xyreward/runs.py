@@ -1,7 +1,7 @@
-"""A run folder that explains itself: what was asked, with which versions, on which data, what came out.
+"""A run folder that explains itself: what was asked, with which versions and data, what came out.
 
     config.yaml         the resolved configuration; `--config` reads it back
-    environment.json    versions, machine, device, git commit
+    environment.json    versions, machine, git commit, command; no host, user or folder names
     data.json           hashes of items, splits and pairs; revisions; counts
     splits.json         content hash -> side, cluster
     pairs.jsonl         the pairs trained on
@@ -10,8 +10,9 @@
     before.jsonl, after.jsonl    every answer with its verdict, every log-probability
     report.json, report.md
 
-Files appear whole or not at all. A folder that holds anything is refused unless told to resume, and then
-only with the same configuration.
+Files appear whole or not at all; a killed process can leave a hidden `.NAME.*.partial` beside them.
+A folder that holds anything else is refused unless told to resume, and then only with the same
+configuration.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -29,19 +31,24 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from xyreward.config import dump_yaml
-from xyreward.errors import RunFolderError
+from xyreward.config import dump_yaml, parse_yaml
+from xyreward.errors import ConfigError, RunFolderError
 
 PACKAGES = (
-    "xyreward", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "numpy",
+    "xyreward", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers",
+    "numpy",
 )  # fmt: skip
+
+
+PARTIAL = ".*.partial"
+"""Files that are being written, or that a killed process left."""
 
 
 class RunFolder:
     """Open with `RunFolder.open`; write with `write`; read what a stopped run left with `read`."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = path.expanduser()  # no shell has done it for a path in a YAML file
 
     @classmethod
     def open(cls, config: BaseModel, output_dir: str, *, resume: bool) -> RunFolder:
@@ -49,14 +56,16 @@ class RunFolder:
 
         Raises:
             RunFolderError: the folder holds something and `resume` is False; or it is of a run with
-                another configuration (the differing keys are named).
+                another configuration (the differing keys are named). `output_dir` itself may
+                differ: a folder can be moved, or named in another way.
         """
-        path = Path(output_dir)
-        folder = cls(path)
+        folder = cls(Path(output_dir))
+        path = folder.path
         resolved = dump_yaml(config)
         if path.exists() and not path.is_dir():
             raise RunFolderError(f"{path}: is a file, expected a folder for the run")
-        held = sorted(p.name for p in path.iterdir()) if path.is_dir() else []
+        present = sorted(path.iterdir()) if path.is_dir() else []
+        held = [p.name for p in present if not p.match(PARTIAL)]
         if held and not resume:
             raise RunFolderError(
                 f"{path}: is not empty ({', '.join(held[:5])}{', ...' if len(held) > 5 else ''}). "
@@ -65,28 +74,30 @@ class RunFolder:
         before = folder.read("config.yaml")
         if held and before is None:
             raise RunFolderError(f"{path}: holds no config.yaml, so it is not a run that can go on")
-        if before is not None and before != resolved:
+        if before is not None and (differing := _differences(path, before, resolved)):
             raise RunFolderError(
                 f"{path}: is a run with another configuration; it differs in "
-                f"{', '.join(_differences(before, resolved))}. Resume with the configuration in "
-                f"{path / 'config.yaml'}, or choose another --output-dir."
+                f"{'; '.join(differing)}. Resume with --config {path / 'config.yaml'}, or choose "
+                "another --output-dir."
             )
         path.mkdir(parents=True, exist_ok=True)
+        for left_over in path.glob(PARTIAL):
+            left_over.unlink(missing_ok=True)
         folder.write("config.yaml", resolved)
         folder.write("environment.json", json.dumps(environment(), indent=2) + "\n")
         return folder
 
     def write(self, name: str, text: str) -> Path:
-        """Write a file so that it is there whole or not at all, even after a crash or a full disk."""
+        """Write a file that is there whole or not at all, even after a crash or on a full disk."""
         target = self.path / name
-        handle, temporary = tempfile.mkstemp(dir=self.path, prefix=f".{name}.")
+        handle, temporary = tempfile.mkstemp(dir=self.path, prefix=f".{name}.", suffix=".partial")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
                 stream.write(text)
                 stream.flush()
                 os.fsync(stream.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, target)
+            Path(temporary).chmod(0o644)  # mkstemp lets nobody else read it
+            Path(temporary).replace(target)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
@@ -99,17 +110,26 @@ class RunFolder:
 
     def last_checkpoint(self) -> str | None:
         """The newest complete checkpoint of the trainer, to resume from."""
-        found = [
-            p
+        found = {
+            int(p.name.rpartition("-")[2]): p
             for p in (self.path / "checkpoints").glob("checkpoint-*")
-            if (p / "trainer_state.json").is_file()  # written last: without it the save was cut short
-        ]
-        newest = max(found, key=lambda p: int(p.name.rpartition("-")[2]), default=None)
-        return str(newest) if newest else None
+            if p.name.rpartition("-")[2].isdecimal() and _is_complete(p)
+        }
+        return str(found[max(found)]) if found else None
+
+
+def _is_complete(checkpoint: Path) -> bool:
+    # The trainer writes this file last, and not atomically: without it, or with half of it, the
+    # save was cut short.
+    try:
+        json.loads((checkpoint / "trainer_state.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def environment() -> dict[str, Any]:
-    """Versions, machine and git commit, without host or user names."""
+    """Versions, machine, git commit and command, without host, user or folder names."""
     versions = {}
     for package in PACKAGES:
         try:
@@ -123,9 +143,16 @@ def environment() -> dict[str, Any]:
         "cpu_count": os.cpu_count(),
         "cpu": _cpu_model(),
         "git_commit": _git_commit(),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": [Path(sys.argv[0]).name, *map(_without_folders, sys.argv[1:])],
         "world_size": int(os.environ.get("WORLD_SIZE", "1")),
     }
+
+
+def _without_folders(argument: str) -> str:
+    """`--config=/home/ada/x.yaml` -> `--config=x.yaml`. Relative paths and URLs stay."""
+    return re.sub(
+        r"(?<![\w./\\])(?!//)(?:~[^\s/\\]*|[A-Za-z]:)?[/\\](?:[^\s,'\"\[\]{}]*[/\\])?", "", argument
+    )
 
 
 def _cpu_model() -> str:
@@ -137,9 +164,16 @@ def _cpu_model() -> str:
 
 
 def _git_commit() -> str | None:
+    """Of this package's own repository; None where it lies installed in somebody else's."""
+    if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None
+    return _git("describe", "--always", "--dirty", "--abbrev=40")
+
+
+def _git(*arguments: str) -> str | None:
     try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40"],
+        done = subprocess.run(  # noqa: S603  # fixed arguments, no shell
+            ["git", *arguments],  # noqa: S607  # git is where the user's PATH has it
             cwd=Path(__file__).parent,
             capture_output=True,
             text=True,
@@ -147,14 +181,23 @@ def _git_commit() -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() or None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _differences(before: str, after: str) -> list[str]:
-    from xyreward.config import parse_yaml
-
-    old, new = _flat(parse_yaml(before)), _flat(parse_yaml(after))
-    return sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+def _differences(path: Path, before: str, after: str) -> list[str]:
+    """One text per key that differs: its name, its value before and now."""
+    try:
+        old = _flat(parse_yaml(before, str(path / "config.yaml")))
+    except ConfigError as error:
+        raise RunFolderError(
+            f"{error}. It is not as a run left it; choose another folder."
+        ) from None
+    new = _flat(parse_yaml(after, "this configuration"))
+    return [
+        f"{key} (was {old.get(key)!r:.60}, is {new.get(key)!r:.60})"
+        for key in sorted({*old, *new} - {"output_dir"})
+        if old.get(key) != new.get(key)
+    ]
 
 
 def _flat(data: Any, prefix: str = "") -> dict[str, Any]:

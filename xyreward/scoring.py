@@ -6,11 +6,13 @@ Not here: how to judge (`judges/`), how labels become a number (`reward.py`).
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
+from xyreward.errors import JudgeError
 from xyreward.items import Item
 from xyreward.judges import Judge, load_judge
 from xyreward.reward import WORST_LABELS, Reward, parts
@@ -30,13 +32,13 @@ class Score:
     source: str
     """Name of the judge; `empty answer` where there was nothing to judge."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """The parts of the reward under hard labels (`solution, focus, misconception`, see `reward.py`) and
-    `has_stated_solution, has_intended_solution, identifies_misconception` as 0.0 or 1.0. Empty where
-    the judge failed."""
+    """The parts of the reward under hard labels (`solution, focus, misconception`, see `reward.py`)
+    and `has_stated_solution, has_intended_solution, identifies_misconception` as 0.0 or 1.0. Empty
+    where the judge failed."""
 
 
-@overload
-def score(
+@overload  # a str is a Sequence[str] too; the overload that comes first takes it
+def score(  # type: ignore[overload-overlap]
     items: Item, answers: str, judge: str | Judge = ..., reward: Reward | None = ...
 ) -> Score: ...
 @overload
@@ -64,31 +66,47 @@ def score(
 
     Raises:
         ValueError: the lists differ in length.
-        TypeError: an item is not an Item, or an answer is not a string.
-        JudgeError, MissingDependency: see `load_judge`.
+        TypeError: an item is not an Item, an answer not a string, either is no list (a table, a
+            set), or `reward` is no Reward.
+        JudgeError, MissingDependency: see `load_judge`; JudgeError also where a judge of yours does
+            not return one Verdict or JudgeFailure per answer.
 
     It can be called inside a running event loop (a notebook): it then works in a thread of its own.
     """
     return run_sync(ascore(items, answers, judge, reward))
 
 
+@overload
+async def ascore(  # type: ignore[overload-overlap]
+    items: Item, answers: str, judge: str | Judge = ..., reward: Reward | None = ...
+) -> Score: ...
+@overload
+async def ascore(
+    items: Item | Sequence[Item],
+    answers: Sequence[str],
+    judge: str | Judge = ...,
+    reward: Reward | None = ...,
+) -> list[Score]: ...
 async def ascore(
     items: Item | Sequence[Item],
     answers: str | Sequence[str],
     judge: str | Judge = "local",
     reward: Reward | None = None,
-) -> Any:
-    """As `score`, for async code. Returns a Score, or a list of them."""
+) -> Score | list[Score]:
+    """As `score`, for async code."""
     single = isinstance(items, Item) and isinstance(answers, str)
     item_list, answer_list = _align(items, answers)
-    reward = reward or Reward()
+    if reward is None:
+        reward = Reward()
+    elif not isinstance(reward, Reward):
+        raise TypeError(f"reward is {reward!r:.80}, expected xyreward.Reward(...)")
     judge = load_judge(judge)
 
     asked = [i for i, answer in enumerate(answer_list) if answer.strip()]
     outcomes: dict[int, Verdict | JudgeFailure] = {}
     if asked:
-        judged = await judge.judge(
-            [item_list[i] for i in asked], [answer_list[i] for i in asked]
+        judged = await _judged(
+            judge, [item_list[i] for i in asked], [answer_list[i] for i in asked]
         )
         outcomes = dict(zip(asked, judged, strict=True))
     scores = [
@@ -101,25 +119,64 @@ async def ascore(
 def _align(
     items: Item | Sequence[Item], answers: str | Sequence[str]
 ) -> tuple[list[Item], list[str]]:
-    answer_list = [answers] if isinstance(answers, str) else list(answers)
+    answer_list = [answers] if isinstance(answers, str) else _list("answers", answers, "a string")
     if isinstance(items, Item):
         item_list = [items] * len(answer_list)
     else:
-        item_list = list(items)
-        if isinstance(answers, str) or len(item_list) != len(answer_list):
+        item_list = _list("items", items, "an Item")
+        if isinstance(answers, str):
             raise ValueError(
-                f"{len(item_list)} items and {len(answer_list)} answers; expected as many answers as "
-                "items (or one item and many answers)"
+                f"items is a list of {len(item_list)} and answers is one string; expected a list "
+                f"of {len(item_list)} answers (or one Item)"
+            )
+        if len(item_list) != len(answer_list):
+            raise ValueError(
+                f"{len(item_list)} items and {len(answer_list)} answers; expected as many answers "
+                "as items (or one Item and many answers)"
             )
     for i, (item, answer) in enumerate(zip(item_list, answer_list, strict=True)):
         if not isinstance(item, Item):
             raise TypeError(f"items[{i}] is {type(item).__name__}, expected xyreward.Item")
         if not isinstance(answer, str):
             raise TypeError(
-                f"answers[{i}] is {type(answer).__name__}, expected a string; of chat messages pass "
-                "the assistant's text"
+                f"answers[{i}] is {type(answer).__name__}, expected a string; of chat messages "
+                "pass the assistant's text"
             )
     return item_list, answer_list
+
+
+def _list(name: str, given: Any, one: str) -> list[Any]:
+    # What iterates, but not over what it seems to hold: a dict and a table give their column names,
+    # a set any order, a string its letters.
+    misleading = isinstance(given, str | bytes | Mapping | Set) or getattr(given, "ndim", 1) != 1
+    if misleading or not hasattr(given, "__iter__"):
+        raise TypeError(f"{name} is {type(given).__name__}, expected {one} or a list of them")
+    return list(given)
+
+
+async def _judged(
+    judge: Judge, items: list[Item], answers: list[str]
+) -> Sequence[Verdict | JudgeFailure]:
+    """Ask the judge, and hold it to its contract: an outcome for every answer, and nothing else.
+
+    A None that slipped through would read as "nothing to judge", which is worth 0.
+    """
+    asked = judge.judge(items, answers)
+    if not inspect.isawaitable(asked):
+        raise JudgeError(f"judge {judge.name!r}: its judge() is not async; write `async def judge`")
+    judged = list(await asked)
+    if len(judged) != len(answers):
+        raise JudgeError(
+            f"judge {judge.name!r} returned {len(judged)} outcomes for {len(answers)} answers; "
+            "expected one for each, in order"
+        )
+    for i, outcome in enumerate(judged):
+        if not isinstance(outcome, Verdict | JudgeFailure):
+            raise JudgeError(
+                f"judge {judge.name!r} returned {type(outcome).__name__} as outcome {i}; expected "
+                "a Verdict, or a JudgeFailure where it could not judge"
+            )
+    return judged
 
 
 def _score(
@@ -154,7 +211,7 @@ def _score(
 
 
 def run_sync(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end from synchronous code, whether or not a loop runs in this thread."""
+    """Run a coroutine to its end from synchronous code, whether or not a loop runs here."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,12 +1,13 @@
 """Means, rates and paired differences with 95 % intervals over clusters.
 
-Items of one cluster (near-duplicates, one thread, one article) are not independent, so whole clusters
-are resampled. The intervals are scipy's BCa bootstrap on cluster sums: a mean is the ratio of the sum
-of values to the number of rows, and both sums belong to the cluster.
+Items of one cluster (near-duplicates, one thread, one article) are not independent, so whole
+clusters are resampled. The intervals are scipy's BCa bootstrap on cluster sums: a mean is the ratio
+of the sum of values to the number of rows, and both sums belong to the cluster.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import defaultdict
 from collections.abc import Sequence
@@ -20,7 +21,11 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number with its interval. `low` and `high` are None where there is nothing to resample."""
+    """A number with its interval.
+
+    `low` and `high` are None where there is no interval to be had: one cluster; clusters that all
+    agree on a value without bounds; a value that is not finite.
+    """
 
     value: float
     low: float | None
@@ -43,6 +48,9 @@ def mean(
 ) -> Estimate | None:
     """The mean of values with a 95 % interval; None without values.
 
+    A value that is not finite (the log-probability of a policy that diverged) makes the mean so: it
+    is shown and not left out, and has no interval.
+
     For a paired difference pass the differences, one per item.
 
     Args:
@@ -60,24 +68,32 @@ def mean(
     for value, name in zip(values, names, strict=True):
         sums[name][0] += float(value)
         sums[name][1] += 1
-    # Sorted, so that the interval does not depend on the order of the rows.
-    total, count = np.array([sums[name] for name in sorted(sums)]).T
-    value = float(total.sum() / count.sum())
+    # Sorted, so that the interval depends neither on the order of rows nor on names of clusters.
+    total, count = np.array(sorted(sums.values())).T
+    value = sum(total.tolist()) / sum(count.tolist())  # Python's sum: inf - inf is no warning
     low, high = _interval(total, count, value, bounds, seed)
     return Estimate(value, low, high, len(values))
 
 
 def _interval(
-    total: np.ndarray, count: np.ndarray, value: float, bounds: tuple[float, float] | None, seed: int
+    total: np.ndarray,
+    count: np.ndarray,
+    value: float,
+    bounds: tuple[float, float] | None,
+    seed: int,
 ) -> tuple[float | None, float | None]:
     clusters = len(total)
-    if clusters < 2:
+    if clusters < 2 or not math.isfinite(value):
         return None, None
-    if np.ptp(total / count) == 0:
+    means = total / count
+    if (
+        np.ptp(means) <= 1e-12 * np.abs(means).max()
+    ):  # equal but for rounding: 3 * 0.1 / 3 is not 0.1
         if bounds is None:
             return None, None
-        # All clusters agree. As in the rule of three: the largest share of clusters that could differ
-        # and still, with probability 0.05, not show among these (one-sided at either end of the range).
+        # All clusters agree. As in the rule of three: the largest share of clusters that could
+        # differ and still, with probability 0.05, not show among these. They may differ in either
+        # direction, so the interval reaches for both ends of the range.
         share = 1 - (1 - CONFIDENCE) ** (1 / clusters)
         return value - share * (value - bounds[0]), value + share * (bounds[1] - value)
 

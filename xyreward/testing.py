@@ -1,9 +1,9 @@
 """Fakes that users can test their own loops with. Real objects and real files, no mock library.
 
-    make_item()                 a complete Item, any field replaced
-    ScriptedJudge               a judge that says what it was told to (judges/scripted.py)
-    tiny_policy(folder)         a randomly initialised causal model with tokenizer and chat template, in a
-                                folder that load_policy() and TRL take; 0.2 MB, a second of work
+make_item()                 a complete Item, any field replaced
+ScriptedJudge               a judge that says what it was told to (judges/scripted.py)
+tiny_policy(folder)         a randomly initialised causal model with tokenizer and chat template, in
+                            a folder that load_policy() and TRL take; 0.2 MB, a second of work
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def make_reference(kind: AnswerKind, text: str, **fields: Any) -> Reference:
 
 
 def make_item(**fields: Any) -> Item:
-    """A complete item with a hidden goal (or a control, with kind="control"); any field can be replaced."""
+    """A complete item with a hidden goal, or a control (kind="control"); any field replaced."""
     control = fields.get("kind") == "control"
     base: dict[str, Any] = {
         "id": "item",
@@ -82,9 +82,9 @@ def tiny_policy(folder: str | os.PathLike[str], *, seed: int = 0) -> str:
     tokenizer.decoder = decoders.ByteLevel()
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        bos_token="<|im_start|>",
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
+        bos_token="<|im_start|>",  # noqa: S106  # of a vocabulary
+        eos_token="<|im_end|>",  # noqa: S106
+        pad_token="<|endoftext|>",  # noqa: S106
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )

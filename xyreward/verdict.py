@@ -1,4 +1,4 @@
-"""What a judge says of one answer: a Verdict, or a JudgeFailure. Only a Verdict can become a number.
+"""What a judge says of one answer: a Verdict or a JudgeFailure. Only a Verdict becomes a number.
 
 Not here: how labels become a reward (`reward.py`), how judges reach them (`judges/`).
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal, SupportsFloat, get_args
 
 Focus = Literal["stated", "intended", "balanced", "neither"]
 FOCUS_VALUES: tuple[Focus, ...] = get_args(Focus)
@@ -33,22 +33,32 @@ class Labels:
     """The four labels of one answer (paper: presence twice, emphasis, identification)."""
 
     has_stated_solution: bool
-    """The answer contains a usable way to do what was literally asked, or says why it cannot be done."""
+    """The answer contains a usable way to do what was literally asked, or says why it cannot be
+    done."""
     has_intended_solution: bool
     """The answer contains a usable way to the goal behind the question."""
     focus: Focus
-    """What the answer as a whole concentrates on. `neither` is ours; the paper has the other three."""
+    """What the answer as a whole concentrates on. `neither` is ours; the paper has the other
+    three."""
     identifies_misconception: bool
     """It steers to the intended request while discouraging or avoiding the stated approach."""
 
     def __post_init__(self) -> None:
+        for name in ("has_stated_solution", "has_intended_solution", "identifies_misconception"):
+            value = getattr(self, name)
+            # "no" is true, None is false, and numpy's bool cannot be written as JSON.
+            if not isinstance(value, bool):
+                raise TypeError(
+                    f"{name} is {value!r} ({type(value).__name__}), expected True or False; "
+                    "convert what came from elsewhere with bool(...)"
+                )
         if self.focus not in FOCUS_VALUES:
             raise ValueError(f"focus is {self.focus!r}, expected one of {', '.join(FOCUS_VALUES)}")
 
 
 @dataclass(frozen=True, slots=True)
 class LabelProbabilities:
-    """How sure the judge is. A local judge gives its head's estimate, votes give shares, one call 0 or 1."""
+    """How sure the judge is: a fitted head's estimate, shares of votes, 0 or 1 for one call."""
 
     has_stated_solution: float
     """P(yes), in [0, 1]."""
@@ -60,8 +70,15 @@ class LabelProbabilities:
     """P(yes), in [0, 1]."""
 
     def __post_init__(self) -> None:
-        if set(self.focus) != set(FOCUS_VALUES) or abs(sum(self.focus.values()) - 1) > 1e-6:
-            raise ValueError(f"focus probabilities are {dict(self.focus)}, expected all four, sum 1")
+        for name in ("has_stated_solution", "has_intended_solution", "identifies_misconception"):
+            object.__setattr__(self, name, _probability(name, getattr(self, name)))
+        focus = {name: _probability(f"focus[{name!r}]", p) for name, p in self.focus.items()}
+        if set(focus) != set(FOCUS_VALUES) or abs(sum(focus.values()) - 1) > 1e-6:
+            raise ValueError(
+                f"focus probabilities are {focus}, expected all of {', '.join(FOCUS_VALUES)}, "
+                "with sum 1"
+            )
+        object.__setattr__(self, "focus", focus)
 
     @classmethod
     def certain(cls, labels: Labels) -> LabelProbabilities:
@@ -72,6 +89,13 @@ class LabelProbabilities:
             focus={name: float(name == labels.focus) for name in FOCUS_VALUES},
             identifies_misconception=float(labels.identifies_misconception),
         )
+
+
+def _probability(name: str, value: object) -> float:
+    # Also makes a plain float of numpy's, which JSON cannot write. NaN fails the comparison.
+    if not isinstance(value, SupportsFloat) or not 0 <= (p := float(value)) <= 1:
+        raise ValueError(f"{name} is {value!r}, expected a probability in [0, 1]")
+    return p
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +125,8 @@ class Verdict:
     judge: str
     """Name of the judge, as `load_judge` takes it. A number is only comparable within one judge."""
     rubric_version: str
-    """Version and hash of the rubric text or of the fitted head. Never pool different ones unsaid."""
+    """Version and hash of the rubric text or of the fitted head. Never pool different ones
+    unsaid."""
     suggestions: tuple[Suggestion, ...] = ()
     reason: str = ""
     grounded: bool = True
@@ -116,32 +141,41 @@ class Verdict:
 
     @property
     def has_stated_solution(self) -> bool:
+        """See `Labels`."""
         return self.labels.has_stated_solution
 
     @property
     def has_intended_solution(self) -> bool:
+        """See `Labels`."""
         return self.labels.has_intended_solution
 
     @property
     def focus(self) -> Focus:
+        """See `Labels`."""
         return self.labels.focus
 
     @property
     def identifies_misconception(self) -> bool:
+        """See `Labels`."""
         return self.labels.identifies_misconception
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeFailure:
-    """An answer that was not judged. Never a score: rewards give None for it, evaluation counts it."""
+    """An answer that was not judged. Never a score: rewards give None, evaluation counts it."""
 
     kind: FailureKind
     detail: str
     """What was found and what was expected, for a person to read."""
     raw_text: str | None = None
-    """The judge's reply as it came, kept because it was paid for and is the only way to find the cause."""
+    """The judge's reply as it came, kept because it was paid for and is the only way to find the
+    cause."""
     usage: Usage = field(default_factory=Usage)
     cost_usd: float | None = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in FAILURE_KINDS:
+            raise ValueError(f"kind is {self.kind!r}, expected one of {', '.join(FAILURE_KINDS)}")
 
 
 def odd_combinations(labels: Labels) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 `load_judge(name)` knows:
 
-    local              the offline judge of this package (`judges/local.py`): CPU, no key, a stand-in
+    local              the offline judge of this package (`judges/local.py`): no key, a stand-in
     scripted:<file>    verdicts read from a JSONL file (`judges/scripted.py`): for tests and replays
 
 A judge is any object with the members of `Judge`; pass one in place of a name to use your own.
@@ -42,10 +42,10 @@ class Judge(Protocol):
             answers: length N, none empty (`score()` deals with empty answers itself).
 
         Returns:
-            Length N, in order. A failed judgement is a JudgeFailure in its place, never an exception.
+            Length N, in order. A failed judgement is a JudgeFailure in its place, no exception.
 
         Raises:
-            JudgeError: the judge cannot judge such items at all (a wrong set-up, not a failed call).
+            JudgeError: the judge cannot judge such items at all (a wrong set-up).
         """
         ...
 
@@ -57,13 +57,16 @@ def load_judge(judge: str | Judge) -> Judge:
         JudgeError: unknown name, or a scripted file that cannot be used.
         MissingDependency: the judge needs an extra or a model package; the message is the command.
     """
+    if isinstance(judge, type):
+        raise JudgeError(f"judge is the class {judge.__name__}, expected one of its instances")
     if not isinstance(judge, str):
-        if isinstance(judge, Judge):
-            return judge
-        raise JudgeError(
-            f"judge is {type(judge).__name__}, expected a name or an object with name, "
-            "rubric_version and async judge()"
-        )
+        missing = [m for m in ("name", "rubric_version", "judge") if not hasattr(judge, m)]
+        if missing:
+            raise JudgeError(
+                f"judge is {type(judge).__name__}, which lacks {', '.join(missing)}; expected a "
+                "name, or an object with name, rubric_version and async judge(items, answers)"
+            )
+        return judge
     scheme, _, rest = judge.partition(":")
     if judge == "local":
         from xyreward.judges.local import LocalJudge

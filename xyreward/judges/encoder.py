@@ -6,17 +6,17 @@ Not here: what the vectors are compared with (`features.py`).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xyreward.embedded import encoder_dir
 from xyreward.errors import MissingDependency
-
-if TYPE_CHECKING:
-    pass
 
 Vectors = NDArray[np.float32]
 """Shape (N, 384), rows of length 1."""
@@ -26,8 +26,16 @@ MAX_TOKENS = 128
 """Chunks are sentences; the rare longer one is cut here."""
 CHUNK_CHARACTERS = 400
 """A longer piece of prose or code is divided: one vector for a page says little."""
+FRAGMENT_BYTES = 16
+"""A shorter piece ("Sure." or a heading) means little alone; it opens the next of its paragraph."""
+MAX_CHUNKS = 128
+"""What an answer says after so many chunks (some 1,700 words) is not read, so that a policy that never
+stops costs a bounded amount. Reaching it is the policy's fault and can only lose it evidence."""
+MAX_CHARACTERS = MAX_CHUNKS * CHUNK_CHARACTERS
+"""Not even looked at after this many characters."""
 
 _FENCE = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+_PARAGRAPH = re.compile(r"\n[ \t]*\n")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+|(?<=[。！？；])|\n+")
 _BULLET = re.compile(r"^\s*(?:[-*+•]|#+|\d+[.)])\s+")
 
@@ -45,8 +53,11 @@ class Encoder:
             ) from None
         self._torch = torch
         folder = str(encoder_dir())
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-        self._model: Any = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+        with _no_progress_bar():
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+            self._model: Any = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+        # A fast tokenizer keeps its padding settings as state and fails when two threads use it.
+        self._lock = threading.Lock()
 
     def encode(self, texts: Sequence[str], *, batch_size: int = 64) -> Vectors:
         """One unit vector per text, shape (len(texts), 384). Equal texts are embedded once."""
@@ -54,14 +65,17 @@ class Encoder:
         rows = np.empty((len(unique), DIMENSIONS), dtype=np.float32)
         for start in range(0, len(unique), batch_size):
             batch = unique[start : start + batch_size]
-            rows[start : start + len(batch)] = self._encode_batch(batch)
+            with self._lock:
+                rows[start : start + len(batch)] = self._encode_batch(batch)
         where = {text: i for i, text in enumerate(unique)}
         return rows[[where[text] for text in texts]] if texts else rows
 
     def _encode_batch(self, texts: list[str]) -> Vectors:
         torch = self._torch
+        # A lone surrogate, as broken decoding leaves it, is not text that a tokenizer accepts.
+        clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
         inputs = self._tokenizer(
-            texts, padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt"
+            clean, padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt"
         )
         with torch.inference_mode():
             hidden = self._model(**inputs).last_hidden_state
@@ -71,26 +85,51 @@ class Encoder:
         return unit
 
 
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Without the bar that transformers draws for 100 small weights; the user's setting is put back."""
+    from transformers.utils import logging as transformers_logging
+
+    was_on = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            transformers_logging.enable_progress_bar()
+
+
 def chunks(answer: str) -> list[str]:
-    """Sentences of an answer; code in pieces of a few lines. Never empty for a non-blank answer."""
-    pieces: list[str] = []
+    """Sentences of an answer; code in pieces of a few lines. At most `MAX_CHUNKS`, never none.
+
+    A chunk depends on its own paragraph or code block only, so text that is added in paragraphs of its
+    own leaves the other chunks as they are.
+    """
+    answer = answer[:MAX_CHARACTERS]
+    return list(islice(_pieces(answer), MAX_CHUNKS)) or [answer.strip()[:CHUNK_CHARACTERS]]
+
+
+def _pieces(answer: str) -> Iterator[str]:
     position = 0
     for match in _FENCE.finditer(answer):
-        pieces += _sentences(answer[position : match.start()])
-        pieces += _code(match[0])
+        yield from _prose(answer[position : match.start()])
+        yield from _code(match[0])
         position = match.end()
-    pieces += _sentences(answer[position:])
-    return pieces or [answer.strip()[:CHUNK_CHARACTERS]]
+    yield from _prose(answer[position:])
 
 
-def _sentences(prose: str) -> list[str]:
+def _prose(prose: str) -> Iterator[str]:
+    for paragraph in _PARAGRAPH.split(prose):
+        yield from _sentences(paragraph)
+
+
+def _sentences(paragraph: str) -> list[str]:
     out: list[str] = []
-    for raw in _SENTENCE_END.split(prose):
+    for raw in _SENTENCE_END.split(paragraph):
         piece = _BULLET.sub("", raw).strip()
         if not any(c.isalnum() for c in piece):
             continue
-        # A fragment of one or two words ("Sure." or a heading) means little alone; it opens the next.
-        if out and len(out[-1]) < 16 and len(out[-1]) + len(piece) < CHUNK_CHARACTERS:
+        if out and len(out[-1].encode("utf-8", "replace")) < FRAGMENT_BYTES:
             out[-1] = f"{out[-1]} {piece}"
         else:
             out.append(piece)
@@ -98,19 +137,23 @@ def _sentences(prose: str) -> list[str]:
 
 
 def _code(block: str) -> list[str]:
-    lines = [ln for ln in block.splitlines() if ln.strip() and not ln.strip().startswith(("```", "~~~"))]
+    """Groups of a few lines; a blank line ends one."""
     out: list[str] = []
-    for line in lines:
-        if out and len(out[-1]) + len(line) < CHUNK_CHARACTERS // 2:
+    open_group = False
+    for line in block.splitlines():
+        if not line.strip() or line.strip().startswith(("```", "~~~")):
+            open_group = False
+        elif open_group and len(out[-1]) + len(line) < CHUNK_CHARACTERS // 2:
             out[-1] = f"{out[-1]}\n{line}"
         else:
             out.append(line)
+            open_group = True
     return [part for piece in out for part in _cut(piece)]
 
 
 def _cut(piece: str) -> list[str]:
     return [
-        piece[i : i + CHUNK_CHARACTERS].strip()
+        part
         for i in range(0, len(piece), CHUNK_CHARACTERS)
-        if piece[i : i + CHUNK_CHARACTERS].strip()
+        if (part := piece[i : i + CHUNK_CHARACTERS].strip())
     ]

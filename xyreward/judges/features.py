@@ -28,14 +28,17 @@ from xyreward.judges.encoder import Vectors, chunks
 
 Floats = NDArray[np.float64]
 
-GATE = 0.50
+GATE = 0.48
 """Cosine to the nearest text of the item at which a chunk begins to count. Measured on the bundled
 items: 0.15 % of the sentences written for items of another domain reach it, and none of the padding in
 the tests; half of an answer's own chunks do (the others carry little that the labels depend on)."""
-GATE_FULL = 0.55
+GATE_FULL = 0.53
 """Cosine from which a chunk counts in full. The ramp between the two keeps every feature continuous, so
 a difference in the last bit of an embedding (another batch, another CPU) cannot flip a label."""
 
+GATE_UPTO="query"
+WEIGHT_UPTO="query"
+TEMP=.1
 QUERY_CHUNKS = 24
 """At most so many chunks of a query are compared with; a pasted log says less with every line."""
 PIECES = 24
@@ -66,16 +69,21 @@ class Grounding:
 
 
 def grounding_texts(item: Item) -> dict[str, list[str]]:
-    """The texts of an item that answers are compared with, by slice name, in a fixed order."""
+    """The texts of an item that answers are compared with, by slice name, in a fixed order.
+
+    A request stands in for its solutions where an item has none.
+    """
     is_xy = item.kind == "xy"
+    stated = item.stated_solutions or (item.stated_request,)
+    intended = (item.intended_solutions or (item.intended_request,)) if is_xy else ()
     return {
-        "stated": list(item.stated_solutions)[:PIECES],
-        "stated_pieces": _pieces(item.stated_solutions),
-        "intended": list(item.intended_solutions)[:PIECES] if is_xy else [],
-        "intended_pieces": _pieces(item.intended_solutions) if is_xy else [],
+        "stated": list(stated)[:PIECES],
+        "stated_pieces": _pieces(stated),
+        "intended": list(intended)[:PIECES],
+        "intended_pieces": _pieces(intended),
+        "misconception": chunks(item.misconception)[:PIECES] if item.misconception.strip() else [],
         "stated_request": [item.stated_request],
         "intended_request": [item.intended_request] if is_xy else [],
-        "misconception": chunks(item.misconception)[:PIECES] if item.misconception.strip() else [],
         "query": chunks(item.query_text)[:QUERY_CHUNKS],
     }
 
@@ -185,7 +193,7 @@ class _View:
 def _view(grounding: Grounding, texts: Sequence[str], vectors: Vectors) -> _View:
     first = list({text: i for i, text in reversed(list(enumerate(texts)))}.values())[::-1]
     cosines = vectors[first].astype(np.float64) @ grounding.vectors.T.astype(np.float64)
-    relevance = cosines.max(axis=1)
+    relevance = cosines[:, : grounding.slices[GATE_UPTO].stop].max(axis=1)
     gate = np.clip((relevance - GATE) / (GATE_FULL - GATE), 0.0, 1.0)
     kept = np.flatnonzero(gate > 0)
     if len(kept) == 0:
@@ -200,7 +208,8 @@ def _view(grounding: Grounding, texts: Sequence[str], vectors: Vectors) -> _View
     chosen = [first[i] for i in kept]
     lengths = np.array([len(texts[i]) for i in chosen])
     # The closer to the item, the more a chunk says about the labels: a factor e per 0.1 of cosine.
-    weight = gate[kept] * np.exp((relevance[kept] - 1.0) / 0.1) * np.sqrt(lengths)
+    wrel = cosines[:, : grounding.slices[WEIGHT_UPTO].stop].max(axis=1)
+    weight = gate[kept] * np.exp((wrel[kept] - 1.0) / TEMP) * np.sqrt(lengths)
     return _View(
         gate_N=gate[kept],
         weight_N=weight / weight.sum(),

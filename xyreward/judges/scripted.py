@@ -5,7 +5,8 @@ Each line of a script (JSONL) names an answer and its labels or its failure:
     {"item_id": "x", "answer": "...", "labels": {"has_stated_solution": true, ...}}
     {"item_id": "x", "answer": "...", "failure": "timeout", "detail": "..."}
 
-`item_id` may be left out: the line then holds for that answer to any item.
+`item_id` may be left out: the line then holds for that answer to any item. Other keys, and two
+lines that disagree about one answer, are errors: a misspelt `item_id` would hold for every item.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from xyreward.errors import JudgeError
 from xyreward.items import Item, ReferenceLabels, text_hash
@@ -28,18 +29,24 @@ from xyreward.verdict import (
 )
 
 Outcome = Labels | JudgeFailure
+Key = tuple[str | None, str]
+"""(item id, or None for any item; answer)"""
 
 
 class ScriptedJudge:
     """Looks outcomes up by (item id, answer), then by answer alone.
 
-    An answer that the script does not have is a JudgeFailure of kind `off_menu`, so a gap in a script
-    shows as a failure and not as a label.
+    An answer that the script does not have is a JudgeFailure of kind `off_menu`, so a gap in a
+    script shows as a failure and not as a label.
     """
 
-    def __init__(
-        self, script: Mapping[tuple[str | None, str], Outcome], name: str = "scripted"
-    ) -> None:
+    def __init__(self, script: Mapping[Key, Outcome], name: str = "scripted") -> None:
+        for key, outcome in script.items():
+            if not _is_key(key) or not isinstance(outcome, Labels | JudgeFailure):
+                raise JudgeError(
+                    f"scripted judge: {key!r:.80} -> {outcome!r:.80}; expected "
+                    "(item id or None, answer) -> Labels or JudgeFailure"
+                )
         self._script = dict(script)
         self._name = name
         told = sorted(f"{key!r}: {outcome!r}" for key, outcome in self._script.items())
@@ -47,10 +54,12 @@ class ScriptedJudge:
 
     @property
     def name(self) -> str:
+        """As given; `scripted:<file>` for a script from a file."""
         return self._name
 
     @property
     def rubric_version(self) -> str:
+        """Hash of the script."""
         return self._version
 
     @classmethod
@@ -62,29 +71,38 @@ class ScriptedJudge:
         """
         if not Path(path).is_file():
             raise JudgeError(f"scripted judge: no file {path}")
-        script: dict[tuple[str | None, str], Outcome] = {}
+        try:
+            text = Path(path).read_text("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise JudgeError(f"scripted judge: {path}: not UTF-8 ({error})") from None
+        script: dict[Key, Outcome] = {}
         problems = []
-        for number, line in enumerate(Path(path).read_text("utf-8").splitlines(), start=1):
+        # Not splitlines(): an answer may hold U+2028 and its like, which JSON does not escape.
+        for number, line in enumerate(text.split("\n"), start=1):
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
-                script[(row.get("item_id"), row["answer"])] = _outcome(row)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                problems.append(f"line {number}: {type(error).__name__}: {error}")
+                key, outcome = _entry(json.loads(line))
+                if script.setdefault(key, outcome) != outcome:
+                    raise ValueError("another line says something else of the same answer")
+            except ValueError as error:  # of json and pydantic too
+                problems.append(f"line {number}: {' '.join(str(error).split())}")
         if problems:
-            raise JudgeError(f"scripted judge: {path}: " + "; ".join(problems[:10]))
+            raise JudgeError(f"scripted judge: {path}:\n  " + "\n  ".join(problems))
         return cls(script, name=f"scripted:{path}")
 
     async def judge(
         self, items: Sequence[Item], answers: Sequence[str]
     ) -> list[Verdict | JudgeFailure]:
+        """What the script says of each answer."""
         return [self._one(item, answer) for item, answer in zip(items, answers, strict=True)]
 
     def _one(self, item: Item, answer: str) -> Verdict | JudgeFailure:
         outcome = self._script.get((item.id, answer), self._script.get((None, answer)))
         if outcome is None:
-            return JudgeFailure("off_menu", f"the script has no line for this answer to {item.id!r}")
+            return JudgeFailure(
+                "off_menu", f"the script has no line for this answer to {item.id!r}"
+            )
         if isinstance(outcome, JudgeFailure):
             return outcome
         return Verdict(
@@ -94,6 +112,26 @@ class ScriptedJudge:
             rubric_version=self.rubric_version,
             flags=odd_combinations(outcome),
         )
+
+
+def _is_key(key: object) -> TypeGuard[Key]:
+    match key:
+        case (None | str(), str()):
+            return True
+        case _:
+            return False
+
+
+def _entry(row: Any) -> tuple[Key, Outcome]:
+    if not isinstance(row, dict):
+        raise ValueError(f"is {type(row).__name__}, expected an object")
+    unknown = sorted(row.keys() - {"item_id", "answer", "labels", "failure", "detail"})
+    if unknown:
+        raise ValueError(f"unknown keys {', '.join(unknown)}")
+    key = (row.get("item_id"), row.get("answer"))
+    if not _is_key(key):
+        raise ValueError(f"(item_id, answer) is {key!r:.80}, expected (string or none, string)")
+    return key, _outcome(row)
 
 
 def _outcome(row: Mapping[str, Any]) -> Outcome:

@@ -1,0 +1,272 @@
+"""The recipes as a user starts them: separate processes, on a tiny random policy, real judge and trainer."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+
+
+def launch(recipe: str, *arguments: str, processes: int = 1) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(recipe, *arguments, processes=processes),
+        capture_output=True,
+        text=True,
+        timeout=400,
+        cwd=ROOT,
+        env=environment(),
+    )
+
+
+def command(recipe: str, *arguments: str, processes: int = 1) -> list[str]:
+    if processes == 1:
+        start = [str(BIN / "accelerate"), "launch"]
+    else:  # `accelerate launch --cpu --num_processes 2` would silently run one
+        start = [str(BIN / "torchrun"), "--standalone", f"--nproc_per_node={processes}"]
+    return [*start, f"recipes/{recipe}.py", *arguments]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+
+
+def config(folder: Path, tiny: str, **changes: Any) -> str:
+    """A configuration that runs in seconds: 8 pairs, 4 steps, 3 held-out items of each kind."""
+    data: dict[str, Any] = {
+        "policy": {"model": tiny},
+        "items": [{"source": "mini"}],
+        "pairs": {"rejected_kinds": ["literal"], "max_pairs": 8},
+        "lora": {"r": 2, "target_modules": "all-linear"},
+        "dpo": {
+            "per_device_train_batch_size": 2,
+            "num_train_epochs": 1,
+            "learning_rate": 1e-2,
+            "max_length": 256,
+            "logging_steps": 1,
+            "save_steps": 1,
+        },
+        "evaluation": {"limit": 3, "max_new_tokens": 12},
+        "output_dir": str(folder / "run"),
+    }
+    data.update(changes)
+    path = folder / "config.yaml"
+    path.write_text(json.dumps(data))  # JSON is YAML
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def finished(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    folder = tmp_path_factory.mktemp("dpo")
+    path = config(folder, tiny)
+    done = launch("dpo", "--config", path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "run", path, done.stdout
+
+
+def test_the_run_folder_explains_itself(finished: tuple[Path, str, str]) -> None:
+    run, _, _ = finished
+    names = {p.name for p in run.iterdir()}
+    assert names >= {
+        "config.yaml", "environment.json", "data.json", "splits.json", "pairs.jsonl", "adapter",
+        "before.jsonl", "after.jsonl", "log.jsonl", "report.json", "report.md",
+    }  # fmt: skip
+    assert (run / "adapter/adapter_model.safetensors").is_file()
+    pairs = [json.loads(line) for line in (run / "pairs.jsonl").read_text().splitlines()]
+    assert len(pairs) == 8
+    assert {p["split"] for p in pairs} == {"train"}
+    facts = json.loads((run / "data.json").read_text())
+    assert facts["pairs from controls"] == "25%"
+    assert str(Path.home()) not in (run / "environment.json").read_text()
+
+
+def test_no_held_out_item_was_trained_on(finished: tuple[Path, str, str]) -> None:
+    run, _, _ = finished
+    trained = {json.loads(ln)["item_id"] for ln in (run / "pairs.jsonl").read_text().splitlines()}
+    held_out = {
+        json.loads(ln)["item_id"] for ln in (run / "after.jsonl").read_text().split("\n")[1:] if ln
+    }
+    assert len(held_out) == 6
+    assert not trained & held_out
+
+
+def test_the_table_is_printed_and_training_changed_the_policy(
+    finished: tuple[Path, str, str],
+) -> None:
+    run, _, printed = finished
+    assert "# Held-out evaluation" in printed
+    assert (run / "report.md").read_text() in printed
+    report = json.loads((run / "report.json").read_text())
+    assert report["implicit_reward"]["xy"]["margin"]["value"] != 0
+    assert report["facts"]["steps"] == 4
+    assert report["judge"] == "local"
+
+
+def test_a_second_run_into_the_folder_is_refused(finished: tuple[Path, str, str]) -> None:
+    run, path, _ = finished
+    before = (run / "report.json").read_bytes()
+    again = launch("dpo", "--config", path)
+    assert again.returncode != 0
+    assert "is not empty" in again.stderr
+    assert "--resume" in again.stderr
+    assert "Traceback (most recent call last):\n  File \"" + str(ROOT) not in again.stderr
+    assert (run / "report.json").read_bytes() == before
+
+
+def test_the_same_seed_gives_the_same_pairs_and_figures(
+    finished: tuple[Path, str, str], tiny: str, tmp_path: Path
+) -> None:
+    run, _, _ = finished
+    done = launch("dpo", "--config", config(tmp_path, tiny))
+    assert done.returncode == 0, done.stderr[-3000:]
+    other = tmp_path / "run"
+    assert (other / "pairs.jsonl").read_bytes() == (run / "pairs.jsonl").read_bytes()
+    assert (other / "splits.json").read_bytes() == (run / "splits.json").read_bytes()
+    assert (other / "before.jsonl").read_bytes() == (run / "before.jsonl").read_bytes()
+    figures = [json.loads((r / "report.json").read_text())["metrics"] for r in (run, other)]
+    assert figures[0] == figures[1]
+
+
+def test_a_killed_run_is_resumed_and_ends_where_it_would_have(
+    finished: tuple[Path, str, str], tiny: str, tmp_path: Path
+) -> None:
+    path = config(tmp_path, tiny)
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        command("dpo", "--config", path),
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 300
+    while not list(run.glob("checkpoints/checkpoint-*/trainer_state.json")):
+        assert process.poll() is None, "it ended before the first checkpoint"
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (run / "report.json").exists()
+
+    done = launch("dpo", "--config", path, "--resume")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "evaluation before: kept from before" in done.stdout
+    straight, _, _ = finished
+    resumed = json.loads((run / "report.json").read_text())
+    expected = json.loads((straight / "report.json").read_text())
+    assert resumed["facts"]["steps"] == expected["facts"]["steps"]
+    margins = [r["implicit_reward"]["xy"]["margin"]["value"] for r in (resumed, expected)]
+    assert margins[0] == pytest.approx(margins[1], rel=1e-3)
+
+
+def test_a_misspelt_key_names_file_and_key_and_starts_nothing(tiny: str, tmp_path: Path) -> None:
+    path = config(tmp_path, tiny, dpo={"lerning_rate": 1e-4})
+    done = launch("dpo", "--config", path)
+    assert done.returncode != 0
+    assert f"{path}: dpo.lerning_rate: DPOConfig has no such field" in done.stderr
+    assert "did you mean 'learning_rate'?" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_tuned_adapter_is_evaluated_alone(
+    finished: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    run, _, _ = finished
+    done = launch(
+        "evaluate",
+        f"--model={run / 'adapter'}",
+        f"--output-dir={tmp_path / 'eval'}",
+        "--set=evaluation.limit=3",
+        "--set=evaluation.parts=[preference]",
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    alone = (tmp_path / "eval/before.jsonl").read_text().split("\n")[1:4]
+    trained = (run / "after.jsonl").read_text().split("\n")[1:4]
+    for a, b in zip(alone, trained, strict=True):
+        assert json.loads(a)["better"] == json.loads(b)["better"]
+
+
+def test_training_goes_on_with_an_adapter(
+    finished: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    run, _, _ = finished
+    adapter = str(run / "adapter")
+    refused = launch("dpo", "--config", config(tmp_path, adapter))
+    assert refused.returncode != 0
+    assert "set lora: null" in refused.stderr
+    path = config(tmp_path, adapter, lora=None, evaluation={"limit": 2, "parts": ["preference"]})
+    done = launch("dpo", "--config", path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    first = (run / "after.jsonl").read_text().split("\n")[1]
+    goes_on_from = (tmp_path / "run/before.jsonl").read_text().split("\n")[1]
+    assert json.loads(goes_on_from)["better"] == json.loads(first)["better"]
+    saved = json.loads((tmp_path / "run/adapter/xyreward.json").read_text())
+    assert "adapter" not in Path(saved["base_policy"]).name
+
+
+def test_all_weights_can_be_trained_and_evaluation_skipped(tiny: str, tmp_path: Path) -> None:
+    done = launch("dpo", "--config", config(tmp_path, tiny, lora=None), "--skip-eval")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "run/model/model.safetensors").is_file()
+    assert not (tmp_path / "run/before.jsonl").exists()
+
+
+def test_two_processes_make_one_run_and_the_same_evaluation(
+    finished: tuple[Path, str, str], tiny: str, tmp_path: Path
+) -> None:
+    straight, _, _ = finished
+    done = launch("dpo", "--config", config(tmp_path, tiny), processes=2)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("# Held-out evaluation") == 1
+    run = tmp_path / "run"
+    alone = [json.loads(ln) for ln in (straight / "before.jsonl").read_text().split("\n") if ln]
+    shared = [json.loads(ln) for ln in (run / "before.jsonl").read_text().split("\n") if ln]
+    assert [r.get("item_id") for r in shared] == [r.get("item_id") for r in alone]
+    for a, b in zip(alone[1:], shared[1:], strict=True):
+        assert a["better"]["total"] == pytest.approx(b["better"]["total"], abs=1e-3)
+    assert json.loads((run / "environment.json").read_text())["world_size"] == 2
+    again = launch("dpo", "--config", config(tmp_path, tiny), processes=2)
+    assert again.returncode != 0
+    assert "is not empty" in again.stderr  # and neither process hangs
+
+
+def test_the_benchmark_from_a_local_folder_with_controls_of_mini(
+    tiny: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "XYBench"
+    folder.mkdir()
+    for split, count in (("train", 24), ("test", 6)):
+        rows = [
+            {
+                "query": f"{split} case {i}: how do I turn screw number {i * 7} in appliance {i}?",
+                "S-request": f"Turn screw {i}.",
+                "I-request": f"Make appliance {i} work again.",
+                "S-solution": f"Use screwdriver {i}.",
+                "I-solution": f"Replace fuse {i} of the appliance.",
+                "S-I-misconception-identification": "The screw only holds the lid.",
+                "x_answer": f"Replace fuse {i}; the screw only holds the lid.",
+                "y_answer": f"Take screwdriver {i} and turn it to the left.",
+            }
+            for i in range(count)
+        ]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    path = config(
+        tmp_path,
+        tiny,
+        items=[{"source": str(folder)}, {"source": "mini", "kinds": ["control"]}],
+        splits_lock=str(tmp_path / "splits.json"),
+    )
+    done = launch("dpo", "--config", path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    pairs = [json.loads(ln) for ln in (tmp_path / "run/pairs.jsonl").read_text().splitlines()]
+    assert {p["source"] for p in pairs} == {"XYBench", "mini"}
+    assert not any("test case" in p["prompt"][0]["content"] for p in pairs)
+    assert "XYBench: 30 of 30 items" in (tmp_path / "run/report.md").read_text()

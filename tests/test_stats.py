@@ -1,0 +1,202 @@
+import math
+from collections.abc import Sequence
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import bootstrap
+
+from xyreward import stats
+from xyreward.stats import Estimate, mean
+
+
+def width(estimate: Estimate | None) -> float:
+    assert estimate is not None
+    assert estimate.low is not None
+    assert estimate.high is not None
+    return estimate.high - estimate.low
+
+
+def ends(estimate: Estimate | None) -> tuple[float | None, float | None]:
+    assert estimate is not None
+    return estimate.low, estimate.high
+
+
+def test_no_values_no_estimate() -> None:
+    assert mean([]) is None
+    assert mean([], []) is None
+
+
+def test_the_value_is_the_mean_over_rows_and_not_over_clusters() -> None:
+    plain = mean([1, 2, 3, 6])
+    assert plain is not None
+    assert plain.value == 3.0  # 12 / 4
+    assert plain.n == 4
+    clustered = mean([1, 1, 1, 5], ["a", "a", "a", "b"])
+    assert clustered is not None
+    assert clustered.value == 2.0  # 8 / 4; the mean of the two cluster means would be 3
+    assert clustered.n == 4
+
+
+def test_values_and_clusters_of_different_length_are_an_error() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        mean([1, 2], ["a"])
+
+
+def test_one_cluster_has_no_interval_however_many_rows_it_has() -> None:
+    assert mean([1, 2, 3], ["a", "a", "a"], bounds=(0, 5)) == Estimate(2.0, None, None, 3)
+
+
+@pytest.mark.parametrize("n", [12, 60])
+def test_with_one_row_per_cluster_the_interval_is_scipys_of_the_plain_mean(n: int) -> None:
+    values = np.sort(np.random.default_rng(n).exponential(size=n))
+    theirs = bootstrap(
+        (values,),
+        np.mean,
+        n_resamples=stats.RESAMPLES,
+        method="BCa",
+        rng=np.random.default_rng(3),
+    ).confidence_interval
+    low, high = ends(mean(values.tolist(), seed=3))
+    tolerance = 0.005 * (theirs.high - theirs.low)
+    assert low == pytest.approx(theirs.low, abs=tolerance)
+    assert high == pytest.approx(theirs.high, abs=tolerance)
+
+
+def test_rows_of_a_cluster_stay_together_so_that_copies_of_a_row_add_no_certainty() -> None:
+    values = np.random.default_rng(0).normal(size=40).tolist()
+    copies = [value for value in values for _ in range(5)]
+    names = [f"cluster {i}" for i in range(40) for _ in range(5)]
+    once = mean(values)
+    together = mean(copies, names)
+    apart = mean(copies)
+    assert width(together) == pytest.approx(width(once), rel=1e-6)
+    # As if 5 times as many rows were independent: narrower by the square root of 5.
+    assert width(together) / width(apart) == pytest.approx(math.sqrt(5), rel=0.1)
+
+
+@pytest.mark.parametrize("n", [2, 10, 59])
+def test_where_all_rows_agree_the_rule_of_three_gives_the_interval(n: int) -> None:
+    # If a share s of all clusters differed, n clusters would show none with probability (1 - s)^n;
+    # the largest s for which that is 0.05.
+    share = 1 - 0.05 ** (1 / n)
+    assert (1 - share) ** n == pytest.approx(0.05)
+    assert mean([1.0] * n, bounds=(0, 1)) == Estimate(1.0, pytest.approx(1 - share), 1.0, n)
+    assert mean([0.0] * n, bounds=(0, 1)) == Estimate(0.0, 0.0, pytest.approx(share), n)
+    no_change = mean([0.0] * n, bounds=(-1, 1))
+    assert no_change == Estimate(0.0, pytest.approx(-share), pytest.approx(share), n)
+    ties = mean([0.5] * n, bounds=(0, 1))
+    expected = (pytest.approx(0.5 - share / 2), pytest.approx(0.5 + share / 2))
+    assert ends(ties) == expected
+
+
+def test_the_rule_of_three_gives_3_over_n() -> None:
+    low, _ = ends(mean([1.0] * 300, bounds=(0, 1)))
+    assert low == pytest.approx(1 - 3 / 300, abs=1e-4)
+
+
+def test_the_rule_counts_clusters_and_not_rows() -> None:
+    rows = mean([1.0] * 12, [str(i // 4) for i in range(12)], bounds=(0, 1))
+    assert ends(rows) == (pytest.approx(0.05 ** (1 / 3)), 1.0)  # three clusters
+
+
+def test_agreement_on_a_value_without_bounds_has_no_interval() -> None:
+    assert mean([2.5] * 10) == Estimate(2.5, None, None, 10)
+
+
+def test_values_that_agree_but_for_rounding_agree() -> None:
+    # (0.1 + 0.1 + 0.1) / 3 is not 0.1, and the bootstrap would make an interval of width 1e-17.
+    assert (0.1 + 0.1 + 0.1) / 3 != 0.1
+    low, high = ends(mean([0.1] * 4, ["a", "a", "a", "b"], bounds=(0, 1)))
+    share = 1 - 0.05 ** (1 / 2)
+    assert low == pytest.approx(0.1 - share * 0.1)
+    assert high == pytest.approx(0.1 + share * 0.9)
+
+
+@pytest.mark.parametrize(
+    "bad", [[math.nan], [math.inf], [-math.inf], [math.inf, -math.inf]], ids=repr
+)
+def test_a_value_that_is_not_finite_shows_in_the_mean_and_has_no_interval(
+    bad: list[float],
+) -> None:
+    found = mean([0.1, 0.2, 0.3, *bad])
+    assert found is not None
+    assert not math.isfinite(found.value)
+    assert (found.low, found.high, found.n) == (None, None, 3 + len(bad))
+
+
+rows = st.lists(
+    st.tuples(st.integers(-8, 8).map(lambda i: i / 4), st.sampled_from("abcdefgh")),
+    min_size=2,
+    max_size=30,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(rows, st.randoms(use_true_random=False))
+def test_neither_the_order_of_rows_nor_names_of_clusters_matter(
+    rows: list[tuple[float, str]], random: Random
+) -> None:
+    def estimate(rows: Sequence[tuple[float, str]]) -> Estimate | None:
+        return mean([v for v, _ in rows], [c for _, c in rows], bounds=(-2, 2))
+
+    shuffled = list(rows)
+    random.shuffle(shuffled)
+    assert estimate(shuffled) == estimate(rows)
+    # "abcdefgh" backwards
+    assert estimate([(v, chr(ord("a") + ord("h") - ord(c))) for v, c in rows]) == estimate(rows)
+
+
+@settings(max_examples=25, deadline=None)
+@given(rows)
+def test_an_interval_holds_its_value_and_stays_within_the_range_of_the_values(
+    rows: list[tuple[float, str]],
+) -> None:
+    found = mean([v for v, _ in rows], [c for _, c in rows], bounds=(-2, 2))
+    assert found is not None
+    if found.low is not None and found.high is not None:
+        assert -2 <= found.low <= found.value + 1e-9
+        assert found.value - 1e-9 <= found.high <= 2
+
+
+def test_order_does_not_matter_without_clusters_either() -> None:
+    values = np.random.default_rng(1).normal(size=30).tolist()
+    assert ends(mean(values)) == ends(mean(values[::-1]))
+
+
+def test_the_seed_decides_the_interval() -> None:
+    values = np.random.default_rng(1).normal(size=30).tolist()
+    assert mean(values, seed=1) == mean(values, seed=1)
+    assert ends(mean(values, seed=1)) != ends(mean(values, seed=2))
+
+
+def test_an_interval_excludes_what_lies_outside_and_nothing_where_there_is_none() -> None:
+    estimate = Estimate(0.3, 0.1, 0.5, 10)
+    assert estimate.excludes(0.0)
+    assert estimate.excludes(0.6)
+    assert not estimate.excludes(0.1)
+    assert not estimate.excludes(0.5)
+    assert not Estimate(0.3, None, None, 1).excludes(0.0)
+
+
+def test_the_paired_interval_covers_the_true_change_in_about_95_of_100_studies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A sanity check with few resamples; benchmarks/coverage.py does it in earnest.
+    monkeypatch.setattr(stats, "RESAMPLES", 400)
+    rng = np.random.default_rng(0)
+    studies, clusters = 200, 40
+    covered = 0
+    for study in range(studies):
+        sizes = rng.integers(1, 5, clusters)
+        names = [f"{i:02}" for i, size in enumerate(sizes) for _ in range(size)]
+        shared = np.repeat(rng.normal(size=clusters), sizes)  # what a cluster's rows have in common
+        differences = 0.3 + shared + 0.5 * rng.normal(size=len(names))
+        low, high = ends(mean(differences.tolist(), names, seed=study))
+        assert low is not None
+        assert high is not None
+        covered += low <= 0.3 <= high
+    # 95 % of 200 is 190, with a standard deviation of 3.1.
+    assert 180 <= covered <= 198

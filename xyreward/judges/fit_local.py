@@ -1,0 +1,492 @@
+"""Fit the local judge's head on the bundled items, and measure it on items that it has not seen.
+
+    python -m xyreward.judges.fit_local            fits, writes local_head.json, prints the table
+    python -m xyreward.judges.fit_local --check    fits and measures; exit 1 if the file says otherwise
+
+Needs scikit-learn (`pip install 'xyreward[dev]'`) and takes about two minutes on two cores, nearly all
+of it embedding. Two runs on one machine write the same bytes.
+
+The shipped head is fitted on the train and dev items; the test items stay unseen, so evaluation on them
+is honest. `C` below was chosen by out-of-fold agreement on train and dev. The out-of-fold figures cover
+all items: each is predicted by a head that saw no item of its cluster.
+
+Not here: what the features are (`features.py`), inference (`local.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xyreward.errors import MissingDependency
+from xyreward.items import DEFAULT_LABELS, AnswerKind, Item, items_hash
+from xyreward.judges.encoder import Encoder, chunks
+from xyreward.judges.features import Encode, Floats, Vectors, features, ground, grounding_texts
+from xyreward.judges.local import LABEL_COLUMNS, VERSION, Head, labels_of, to_probabilities
+from xyreward.loading import bundled_splits, load_items
+from xyreward.reward import Reward
+from xyreward.splits import Splits
+from xyreward.stats import Estimate, mean
+from xyreward.verdict import FOCUS_VALUES, Labels, Verdict
+
+HEAD_FILE = Path(__file__).with_name("local_head.json")
+FIT_COMMAND = "python -m xyreward.judges.fit_local"
+
+C = 0.1
+"""Inverse strength of the ridge penalty, in scikit-learn's unit."""
+FOLDS = 8
+DIGITS = 6
+"""Significant digits of a parameter in the file."""
+
+OFF_TOPIC = "off_topic"
+"""Class of answers that have nothing to offer to this item."""
+OFF_TOPIC_LABELS = Labels(False, False, "neither", False)
+
+AS_CONTROL: Mapping[AnswerKind, tuple[str, Labels]] = {
+    "literal": ("direct", DEFAULT_LABELS["direct"]),
+    "passing_mention": ("direct", DEFAULT_LABELS["direct"]),
+    "goal_focused": ("overcorrecting", DEFAULT_LABELS["overcorrecting"]),
+    "wrong_goal": ("overcorrecting", DEFAULT_LABELS["overcorrecting"]),
+    "balanced": ("balanced", Labels(True, True, "balanced", True)),
+    "dump": ("dump", Labels(True, True, "neither", False)),
+    "clarify_only": (OFF_TOPIC, OFF_TOPIC_LABELS),
+    "refusal": (OFF_TOPIC, OFF_TOPIC_LABELS),
+}
+"""What an answer to an xy item is to somebody who truly wants what is asked: class and labels.
+
+Controls bring direct and overcorrecting answers only, and a head that knows no others would call every
+refusal one of the two. So the control head also learns from xy items read as controls.
+"""
+AS_CONTROL_WEIGHT = 0.2
+"""Of such a row, and of an off-topic answer to a control, beside an answer written for a control: the
+query of an xy item still tells of another goal."""
+
+
+EMPTY_WORDS_WEIGHT = 0.5
+"""Of an answer with empty words added, beside the answer itself; see `_empty_words`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One answer to one item, as the head sees it."""
+
+    item_id: str
+    kind: str
+    """Of the item: which head learns from it."""
+    answer_kind: str
+    """Class that the head learns."""
+    labels: Labels
+    features: Mapping[str, float]
+    clusters: frozenset[str]
+    """Clusters of the items that the row draws on; it may be learned from only where all may."""
+    cluster: str
+    """Cluster of the item."""
+    made: bool = False
+    """Not a reference answer to this item: learned from, and left out of the figures."""
+    weight: float = 1.0
+
+
+# ---------------------------------------------------------------- rows
+
+
+def build_rows(items: Sequence[Item], splits: Splits, encode: Encode) -> list[Row]:
+    """All labelled references, and for each item what the head has to know besides."""
+    as_controls = {item.id: _read_as_control(item) for item in items if item.kind == "xy"}
+    encode = _remembered(encode, [*items, *as_controls.values()])
+    cluster = {item.id: splits.placements[item.content_hash].cluster for item in items}
+    donors = _donors(items)
+    rows: list[Row] = []
+    for item in items:
+        grounding = ground(item, encode)
+        own = frozenset({cluster[item.id]})
+        for reference in item.references:
+            if reference.labels is None or reference.kind is None:
+                continue
+            named = _answer_features(grounding, reference.text, encode)
+            labels = reference.labels.as_labels()
+            rows.append(
+                Row(item.id, item.kind, reference.kind, labels, named, own, cluster[item.id])
+            )
+            for extra in _empty_words(item):
+                named = _answer_features(grounding, f"{reference.text}\n\n{extra}", encode)
+                rows.append(
+                    Row(
+                        item.id,
+                        item.kind,
+                        reference.kind,
+                        labels,
+                        named,
+                        own,
+                        cluster[item.id],
+                        made=True,
+                        weight=EMPTY_WORDS_WEIGHT,
+                    )
+                )
+        for donor in donors[item.id]:
+            text = donor.references[0].text
+            named = _answer_features(grounding, text, encode)
+            both = own | {cluster[donor.id]}
+            rows.append(
+                Row(
+                    item.id,
+                    item.kind,
+                    OFF_TOPIC,
+                    OFF_TOPIC_LABELS,
+                    named,
+                    both,
+                    cluster[item.id],
+                    made=True,
+                    weight=AS_CONTROL_WEIGHT if item.kind == "control" else 1.0,
+                )
+            )
+        if item.kind == "xy":
+            rows += _rows_as_control(item, as_controls[item.id], cluster[item.id], encode)
+    return rows
+
+
+def _empty_words(item: Item) -> list[str]:
+    """What can be said without an answer: the question again, and the goal's name. The labels of an
+    answer stay what they are when it is added, whatever they are."""
+    echo = f"{item.query_text}\n\n{item.stated_request}"
+    return [echo, item.intended_request] if item.kind == "xy" else [echo]
+
+
+def _answer_features(grounding: Any, text: str, encode: Encode) -> dict[str, float]:
+    texts = chunks(text)
+    return features(grounding, texts, encode(texts))
+
+
+def _remembered(encode: Encode, items: Sequence[Item]) -> Encode:
+    """Embed everything in one go, in batches of alike lengths, and look vectors up from then on."""
+    texts = {
+        text
+        for item in items
+        for text in (
+            *(t for named in grounding_texts(item).values() for t in named),
+            *(t for reference in item.references for t in chunks(reference.text)),
+        )
+    }
+    ordered = sorted(texts)
+    known = dict(zip(ordered, encode(ordered), strict=True))
+
+    def look_up(wanted: Sequence[str]) -> Vectors:
+        return np.stack([known[text] for text in wanted])
+
+    return look_up
+
+
+def _donors(items: Sequence[Item]) -> dict[str, list[Item]]:
+    """For each item the two that follow it in its domain (by content hash, in a circle)."""
+    domains: dict[str, list[Item]] = defaultdict(list)
+    for item in sorted(items, key=lambda item: item.content_hash):
+        if item.references:
+            domains[f"{item.language} {item.domain}"].append(item)
+    donors: dict[str, list[Item]] = {item.id: [] for item in items}
+    for members in domains.values():
+        for i, item in enumerate(members):
+            following = [members[(i + k) % len(members)] for k in (1, 2)]
+            donors[item.id] = [d for d in following if d.content_hash != item.content_hash]
+    return donors
+
+
+def _read_as_control(item: Item) -> Item:
+    return Item(
+        id=item.id,
+        query=item.query,
+        kind="control",
+        language=item.language,
+        stated_request=item.stated_request,
+        intended_request=item.stated_request,
+        stated_solutions=item.stated_solutions,
+    )
+
+
+def _rows_as_control(
+    item: Item, as_control: Item, cluster: str, encode: Encode
+) -> Iterator[Row]:
+    grounding = ground(as_control, encode)
+    for reference in item.references:
+        if reference.kind is None or reference.labels is None:
+            continue
+        if reference.labels.as_labels() != DEFAULT_LABELS[reference.kind]:
+            continue  # its text departs from its kind, so the table does not say what it is
+        name, labels = AS_CONTROL[reference.kind]
+        yield Row(
+            item.id,
+            "control",
+            name,
+            labels,
+            _answer_features(grounding, reference.text, encode),
+            frozenset({cluster}),
+            cluster,
+            made=True,
+            weight=AS_CONTROL_WEIGHT,
+        )
+
+
+# ---------------------------------------------------------------- fitting
+
+
+def label_row(labels: Labels) -> list[float]:
+    """Labels as 7 numbers, 0 or 1; columns as `LABEL_COLUMNS`."""
+    return [
+        float(labels.has_stated_solution),
+        float(labels.has_intended_solution),
+        *(float(labels.focus == focus) for focus in FOCUS_VALUES),
+        float(labels.identifies_misconception),
+    ]
+
+
+def fit_head(rows: Sequence[Row]) -> Head:
+    """A head from rows of one kind of item.
+
+    Rare classes count more than their number, by the square root: most items bring only two kinds of
+    answer, which says what was cheap to write and not what a policy will answer.
+    """
+    try:
+        from sklearn.linear_model import LogisticRegression
+    except ImportError:
+        raise MissingDependency(
+            "fitting the local judge needs scikit-learn: pip install 'xyreward[dev]'"
+        ) from None
+    names = tuple(rows[0].features)
+    classes = sorted({row.answer_kind for row in rows})
+    values = np.array([[row.features[name] for name in names] for row in rows])
+    center = _rounded(values.mean(axis=0))
+    scale = _rounded(np.maximum(values.std(axis=0), 1e-3))
+    kinds = [row.answer_kind for row in rows]
+    counts = Counter(kinds)
+    weights = [row.weight * (len(rows) / len(classes) / counts[row.answer_kind]) ** 0.5 for row in rows]
+    model = LogisticRegression(C=C, max_iter=5000, tol=1e-8)
+    model.fit((values - center) / scale, kinds, sample_weight=weights)
+    shares = np.array(
+        [
+            np.mean([label_row(row.labels) for row in rows if row.answer_kind == name], axis=0)
+            for name in classes
+        ]
+    )
+    return Head(
+        features=names,
+        classes=tuple(classes),
+        mean_F=center,
+        scale_F=scale,
+        weights_KF=_rounded(model.coef_),
+        bias_K=_rounded(model.intercept_),
+        labels_KL=_rounded(shares),
+    )
+
+
+def _rounded(values: Floats) -> Floats:
+    """To the digits in the file, so that a head from the file and one from memory are the same."""
+    return np.array([float(f"{v:.{DIGITS}g}") for v in np.ravel(values)]).reshape(np.shape(values))
+
+
+def fit_heads(rows: Sequence[Row], clusters: set[str]) -> dict[str, Head]:
+    """Both heads, from the rows that draw on these clusters only."""
+    return {
+        kind: fit_head([row for row in rows if row.kind == kind and row.clusters <= clusters])
+        for kind in ("xy", "control")
+    }
+
+
+def predict(heads: Mapping[str, Head], rows: Sequence[Row]) -> list[Verdict]:
+    """A verdict per row, as LocalJudge would give it."""
+    verdicts = []
+    for row in rows:
+        head = heads[row.kind]
+        values = np.array([[row.features[name] for name in head.features]])
+        p = to_probabilities(head.label_probabilities(values)[0], row.kind)  # type: ignore[arg-type]
+        verdicts.append(Verdict(labels_of(p), p, "local", "fitting"))
+    return verdicts
+
+
+def out_of_fold(rows: Sequence[Row]) -> list[Verdict]:
+    """Predict every row with heads that saw no row of its cluster. Folds are dealt by cluster name."""
+    clusters = sorted({row.cluster for row in rows})
+    fold = {name: i % FOLDS for i, name in enumerate(clusters)}
+    verdicts: dict[int, Verdict] = {}
+    for k in range(FOLDS):
+        held_out = [i for i, row in enumerate(rows) if fold[row.cluster] == k]
+        heads = fit_heads(rows, {name for name in clusters if fold[name] != k})
+        predicted = predict(heads, [rows[i] for i in held_out])
+        verdicts.update(zip(held_out, predicted, strict=True))
+    return [verdicts[i] for i in range(len(rows))]
+
+
+# ---------------------------------------------------------------- figures
+
+
+def figures(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """Agreement with the references' labels, and ranking by soft reward within an item.
+
+    Agreement is a share of answers, in [0, 1]. Ranking is the share of pairs in which the better
+    answer (goal_focused, or direct for a control) has the higher soft reward; ties count half.
+    """
+    judged = [(row, verdict) for row, verdict in zip(rows, verdicts, strict=True) if not row.made]
+    made = [
+        (row, verdict)
+        for row, verdict in zip(rows, verdicts, strict=True)
+        if row.made and row.answer_kind == OFF_TOPIC
+    ]
+    kinds = sorted({row.answer_kind for row, _ in judged})
+    return {
+        "agreement": {
+            "all": _agreement(judged),
+            "xy": _agreement([pair for pair in judged if pair[0].kind == "xy"]),
+            "control": _agreement([pair for pair in judged if pair[0].kind == "control"]),
+        },
+        "agreement_by_kind": {
+            kind: _shares([pair for pair in judged if pair[0].answer_kind == kind]) for kind in kinds
+        }
+        | {OFF_TOPIC: _shares(made)},
+        "ranking": _ranking(judged),
+    }
+
+
+def _hits(row: Row, verdict: Verdict) -> dict[str, float]:
+    names = ("has_stated_solution", "has_intended_solution", "focus", "identifies_misconception")
+    return {name: float(getattr(row.labels, name) == getattr(verdict, name)) for name in names}
+
+
+def _agreement(pairs: Sequence[tuple[Row, Verdict]]) -> dict[str, Any]:
+    hits = [_hits(row, verdict) for row, verdict in pairs]
+    clusters = [row.cluster for row, _ in pairs]
+    return {
+        name: _as_dict(mean([hit[name] for hit in hits], clusters, bounds=(0, 1)))
+        for name in (hits[0] if hits else ())
+    }
+
+
+def _shares(pairs: Sequence[tuple[Row, Verdict]]) -> dict[str, Any]:
+    hits = [_hits(row, verdict) for row, verdict in pairs]
+    return {name: round(float(np.mean([hit[name] for hit in hits])), 4) for name in hits[0]} | {
+        "n": len(hits)
+    }
+
+
+def _ranking(pairs: Sequence[tuple[Row, Verdict]]) -> dict[str, Any]:
+    soft = Reward(soft=True)
+    rewards: dict[str, dict[str, float]] = defaultdict(dict)
+    clusters = {}
+    for row, verdict in pairs:
+        rewards[row.item_id][row.answer_kind] = soft(verdict, row.kind)  # type: ignore[arg-type]
+        clusters[row.item_id] = row.cluster
+    wins: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    for item_id, by_kind in rewards.items():
+        best = next((kind for kind in ("goal_focused", "direct") if kind in by_kind), None)
+        for kind in by_kind:
+            if best is not None and kind != best:
+                win = (by_kind[best] > by_kind[kind]) + 0.5 * (by_kind[best] == by_kind[kind])
+                wins[f"{best} above {kind}"].append((win, clusters[item_id]))
+    return {
+        name: _as_dict(mean([w for w, _ in won], [c for _, c in won], bounds=(0, 1)))
+        for name, won in sorted(wins.items())
+    }
+
+
+def _as_dict(estimate: Estimate | None) -> dict[str, Any]:
+    if estimate is None:
+        return {"value": None, "low": None, "high": None, "n": 0}
+    low, high = (None if v is None else round(v, 4) for v in (estimate.low, estimate.high))
+    return {"value": round(estimate.value, 4), "low": low, "high": high, "n": estimate.n}
+
+
+def fit(items: Sequence[Item], splits: Splits, encode: Encode) -> dict[str, Any]:
+    """Everything that goes into local_head.json."""
+    rows = build_rows(items, splits, encode)
+    seen = {splits.placements[i.content_hash].cluster for i in items if splits.side(i) != "test"}
+    heads = fit_heads(rows, seen)
+    unseen = [row for row in rows if row.cluster not in seen]
+    return {
+        "version": VERSION,
+        "fit": FIT_COMMAND,
+        "items": len(items),
+        "items_hash": items_hash(list(items)),
+        "splits_hash": splits.hash,
+        "label_columns": list(LABEL_COLUMNS),
+        "figures": {
+            "out_of_fold": figures(rows, out_of_fold(rows)),
+            "test": figures(unseen, predict(heads, unseen)),
+        },
+        "heads": {kind: head.to_dict() for kind, head in heads.items()},
+    }
+
+
+# ---------------------------------------------------------------- command
+
+
+def table(data: Mapping[str, Any]) -> str:
+    """The figures as text: out of fold over all items, and on the test items."""
+    lines = [f"{'':34}{'out of fold, all items':32}{'test items':32}".rstrip()]
+    out_of_fold_figures, test = (data["figures"][name] for name in ("out_of_fold", "test"))
+
+    def add(label: str, one: Mapping[str, Any], two: Mapping[str, Any] | None) -> None:
+        cells = [_cell(one), _cell(two) if two else "-"]
+        lines.append(f"{label:34}{cells[0]:32}{cells[1]}")
+
+    for group in ("all", "xy", "control"):
+        lines.append(f"agreement, {group}")
+        for name, value in out_of_fold_figures["agreement"][group].items():
+            add(f"  {name}", value, test["agreement"][group].get(name))
+    lines.append("ranking by soft reward")
+    for name, value in out_of_fold_figures["ranking"].items():
+        add(f"  {name}", value, test["ranking"].get(name))
+    lines.append("agreement by kind of answer, out of fold: stated, intended, focus, misconception, n")
+    for kind, shares in out_of_fold_figures["agreement_by_kind"].items():
+        cells = "  ".join(f"{v:.3f}" for name, v in shares.items() if name != "n")
+        lines.append(f"  {kind:32}{cells}  {shares['n']}")
+    return "\n".join(lines)
+
+
+def _cell(value: Mapping[str, Any]) -> str:
+    if value["value"] is None:
+        return "-"
+    interval = "" if value["low"] is None else f" [{value['low']:.3f}, {value['high']:.3f}]"
+    return f"{value['value']:.3f}{interval} n={value['n']}"
+
+
+def to_text(data: Mapping[str, Any]) -> str:
+    """JSON, one list of numbers per line, so that a diff shows what moved."""
+    text = json.dumps(data, indent=1, ensure_ascii=False)
+    out: list[str] = []
+    for line in text.split("\n"):
+        inside = line.strip()
+        number = inside.rstrip(",").lstrip("-")[:1].isdigit()
+        if out and (number or (inside in ("]", "],") and out[-1][-1:].isdigit())):
+            out[-1] += inside if inside[0] == "]" or out[-1].endswith("[") else f" {inside}"
+        else:
+            out.append(line)
+    return "\n".join(out) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog=FIT_COMMAND, description=(__doc__ or "").split("\n")[0])
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit 1 if the shipped file differs"
+    )
+    options = parser.parse_args(arguments)
+    data = fit(load_items("mini"), bundled_splits(), Encoder().encode)
+    print(table(data))
+    if not options.check:
+        HEAD_FILE.write_text(to_text(data), "utf-8")
+        print(f"wrote {HEAD_FILE}")
+        return 0
+    shipped = json.loads(HEAD_FILE.read_text("utf-8"))
+    differing = [
+        name for name in ("items_hash", "splits_hash", "figures") if shipped.get(name) != data[name]
+    ]
+    for name in differing:
+        print(f"{HEAD_FILE.name}: {name} differs from this fit; run {FIT_COMMAND}", file=sys.stderr)
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
