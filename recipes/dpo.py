@@ -29,15 +29,17 @@ def main() -> None:
     data = recipe.load_data(config)
     pairs = recipe.make_pairs(config, data)
     run = recipe.Run(config, arguments)
-    facts = run.record_data(data, pairs)
-    run.say(f"{len(pairs.pairs)} pairs; {len(data.held_out)} held-out items; run in {run.folder.path}")
+    settings = DPOConfig(**recipe.trainer_settings(run, config.dpo))
 
     policy = run.load_policy(trainable=True)
+    pairs = recipe.fit_to_length(pairs, policy, settings.max_length)
+    facts = run.record_data(data, pairs)
+    run.say(f"{len(pairs.pairs)} pairs; {len(data.held_out)} held-out items; run in {run.folder.path}")
     before = run.evaluate("before", policy, data)
 
     trainer = DPOTrainer(
         model=policy.model,
-        args=DPOConfig(**recipe.trainer_settings(run, config.dpo)),
+        args=settings,
         train_dataset=Dataset.from_list(recipe.rows(pairs, config.policy)),
         processing_class=policy.tokenizer,
         peft_config=recipe.lora_config(config.lora),

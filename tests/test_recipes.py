@@ -49,7 +49,7 @@ def config(folder: Path, tiny: str, **changes: Any) -> str:
             "per_device_train_batch_size": 2,
             "num_train_epochs": 1,
             "learning_rate": 1e-2,
-            "max_length": 256,
+            "max_length": 2048,
             "logging_steps": 1,
             "save_steps": 1,
         },
@@ -174,6 +174,15 @@ def test_a_misspelt_key_names_file_and_key_and_starts_nothing(tiny: str, tmp_pat
     assert f"{path}: dpo.lerning_rate: DPOConfig has no such field" in done.stderr
     assert "did you mean 'learning_rate'?" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_pairs_that_the_trainer_would_drop_are_left_out_and_counted(
+    tiny: str, tmp_path: Path
+) -> None:
+    path = config(tmp_path, tiny)
+    short = launch("dpo", "--config", path, "--set=dpo.max_length=16", "--skip-eval")
+    assert short.returncode != 0
+    assert "none of 8 pairs fits into dpo.max_length=16 tokens" in short.stderr
 
 
 def test_the_tuned_adapter_is_evaluated_alone(

@@ -20,8 +20,8 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -233,7 +233,7 @@ _PLAIN: Mapping[type, str] = {
 
 def _mismatch(value: Any, hint: Any) -> str:
     """What a field of plain type expects, where the value is none of it; "" for other types."""
-    allowed = get_args(hint) or (hint,)
+    allowed = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     if not _PLAIN.keys() >= set(allowed) or type(value) in allowed:
         return ""
     if type(value) is int and float in allowed:

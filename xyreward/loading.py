@@ -505,10 +505,27 @@ def _hub(name: str, revision: str | None) -> Iterator[_Table]:
                 "download it and pass the folder"
             ]
         ) from error
+    if offline:
+        # datasets takes the latest commit in its cache, whatever was asked for.
+        commit = _cached_commit(dataset)
+        wanted = revision if revision and re.fullmatch(r"[0-9a-f]{7,40}", revision) else ""
+        if not (commit or "").startswith(wanted):
+            raise HubUnreachable(
+                f"{name}: offline (HF_HUB_OFFLINE), and the hub cache has revision {commit}, "
+                f"not {wanted}. {way_out}"
+            )
     for hub_split, rows in dataset.items():
         table = f"{name}[{hub_split}]"
         read = [_Row(f"{table} row {number}", row) for number, row in enumerate(rows, start=1)]
         yield _Table(table, read, str(hub_split), revision=commit)
+
+
+def _cached_commit(dataset: Any) -> str | None:
+    """The commit of a data set from the cache: the folder in which datasets keeps its tables."""
+    files = [file["filename"] for rows in dataset.values() for file in rows.cache_files]
+    folders = {Path(file).parent.name for file in files}
+    commits = [folder for folder in folders if re.fullmatch(r"[0-9a-f]{40}", folder)]
+    return commits[0] if len(commits) == 1 else None
 
 
 # ---------------------------------------------------------------- rows to items

@@ -87,6 +87,15 @@ class Policy:
         """Token ids of a prompt, up to where the answer begins."""
         return self._template(messages, add_generation_prompt=True)
 
+    def answer_ids(self, messages: Messages, answer: str) -> tuple[list[int], int]:
+        """Token ids of prompt and answer, and where the answer begins, as TRL's DPOTrainer has them."""
+        prompt = self.prompt_ids(messages)
+        full = self._template([*messages, {"role": "assistant", "content": answer}])
+        shared = 0
+        while shared < min(len(prompt), len(full)) and prompt[shared] == full[shared]:
+            shared += 1
+        return full, shared
+
     def _template(self, messages: Messages, **kwargs: Any) -> list[int]:
         ids = self.tokenizer.apply_chat_template(
             [dict(m) for m in messages],
@@ -157,14 +166,10 @@ class Policy:
         """
         import torch
 
-        sequences: list[tuple[list[int], int]] = []
-        for messages, answer in zip(prompts, answers, strict=True):
-            prompt = self.prompt_ids(messages)
-            full = self._template([*messages, {"role": "assistant", "content": answer}])
-            shared = 0
-            while shared < min(len(prompt), len(full)) and prompt[shared] == full[shared]:
-                shared += 1
-            sequences.append((full, shared))
+        sequences = [
+            self.answer_ids(messages, answer)
+            for messages, answer in zip(prompts, answers, strict=True)
+        ]
         results: list[LogProb | None] = [None] * len(sequences)
         self.model.eval()
         if progress:

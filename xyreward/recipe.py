@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -217,6 +218,7 @@ class Run:
             facts["pairs"] = len(pairs.pairs)
             facts["pairs from controls"] = f"{pairs.control_share:.0%}"
             facts["pairs left out"] = dict(pairs.dropped)
+            facts["pairs with an answer cut at max_length"] = pairs.cut
             facts["pairs hash"] = pairs.hash[:12]
             self.write(
                 "pairs.jsonl",
@@ -395,6 +397,38 @@ def rows(pairs: PairSet, policy: PolicyConfig) -> list[dict[str, Any]]:
     # The column only where it says something: TRL 1.16 fails on a row that has None there.
     extra = {"chat_template_kwargs": policy.chat_template_kwargs} if policy.chat_template_kwargs else {}
     return [{**pair.as_row(), **extra} for pair in pairs.pairs]
+
+
+def fit_to_length(pairs: PairSet, policy: Policy, max_length: int | None) -> PairSet:
+    """Leave out pairs that the trainer would drop or learn nothing from, and count them.
+
+    TRL drops a pair whose prompt alone fills `max_length`, without a word, and cuts the end of longer
+    answers; two answers may then read the same.
+
+    Raises:
+        ConfigError: no pair is left.
+    """
+    if max_length is None:
+        return pairs
+    kept = []
+    dropped = Counter(pairs.dropped)
+    cut = 0
+    for pair in pairs.pairs:
+        chosen, begin = policy.answer_ids(pair.prompt, pair.chosen)
+        rejected, _ = policy.answer_ids(pair.prompt, pair.rejected)
+        if begin >= max_length:
+            dropped["prompt longer than max_length"] += 1
+        elif chosen[:max_length] == rejected[:max_length]:
+            dropped["both sides read the same within max_length"] += 1
+        else:
+            kept.append(pair)
+            cut += max(len(chosen), len(rejected)) > max_length
+    if not kept:
+        raise ConfigError(
+            f"none of {len(pairs.pairs)} pairs fits into dpo.max_length={max_length} tokens of "
+            f"{policy.name}; raise it ({dict(dropped)})"
+        )
+    return replace(pairs, pairs=tuple(kept), dropped=dict(dropped), cut=cut)
 
 
 def lora_config(section: Mapping[str, Any] | None) -> Any:

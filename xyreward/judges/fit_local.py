@@ -172,12 +172,15 @@ def _remembered(encode: Encode, items: Sequence[Item]) -> Encode:
         for text in (
             *(t for named in grounding_texts(item).values() for t in named),
             *(t for reference in item.references for t in chunks(reference.text)),
+            *(t for extra in _empty_words(item) for t in chunks(extra)),
         )
     }
     ordered = sorted(texts)
     known = dict(zip(ordered, encode(ordered), strict=True))
 
     def look_up(wanted: Sequence[str]) -> Vectors:
+        rest = [text for text in wanted if text not in known]  # the odd chunk across a joint
+        known.update(zip(rest, encode(rest), strict=True))
         return np.stack([known[text] for text in wanted])
 
     return look_up

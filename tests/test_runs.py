@@ -1,0 +1,352 @@
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from xyreward.config import DPORecipe, PairsConfig, load_config
+from xyreward.errors import RunFolderError
+from xyreward.runs import RunFolder, environment
+
+CONFIG = DPORecipe(output_dir="x", dpo={"learning_rate": 1e-4, "loss_type": ["sigmoid"]})
+
+
+def opened(path: Path, config: DPORecipe = CONFIG, *, resume: bool = False) -> RunFolder:
+    return RunFolder.open(config, str(path), resume=resume)
+
+
+# ---------------------------------------------------------------- opening
+
+
+def test_a_new_run_writes_its_configuration_and_environment(tmp_path: Path) -> None:
+    folder = opened(tmp_path / "deep" / "run")
+    assert sorted(p.name for p in folder.path.iterdir()) == ["config.yaml", "environment.json"]
+    assert load_config(DPORecipe, folder.path / "config.yaml") == CONFIG
+    assert json.loads((folder.path / "environment.json").read_text())["python"]
+
+
+def test_an_empty_folder_will_do(tmp_path: Path) -> None:
+    assert opened(tmp_path).path == tmp_path
+
+
+@pytest.mark.parametrize("name", ["report.md", ".hidden", "folder/"])
+def test_a_folder_that_holds_anything_is_refused_with_what_to_do(tmp_path: Path, name: str) -> None:
+    if name.endswith("/"):
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).write_text("mine")
+    with pytest.raises(RunFolderError) as caught:
+        opened(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path}: is not empty ({name.rstrip('/')}). Pass --resume to go on with that run, or "
+        "--output-dir for another folder."
+    )
+    assert not (tmp_path / "config.yaml").exists()
+
+
+def test_a_second_run_into_the_same_folder_is_refused(tmp_path: Path) -> None:
+    opened(tmp_path)
+    with pytest.raises(RunFolderError, match=r"is not empty \(config.yaml, environment.json\)"):
+        opened(tmp_path)
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("")
+    with pytest.raises(RunFolderError, match="run: is a file, expected a folder"):
+        opened(tmp_path / "run")
+
+
+def test_resume_goes_on_with_the_same_configuration_and_keeps_what_is_there(
+    tmp_path: Path,
+) -> None:
+    opened(tmp_path).write("before.jsonl", "kept")
+    assert opened(tmp_path, resume=True).read("before.jsonl") == "kept"
+
+
+def test_resume_of_a_run_that_never_began_begins_it(tmp_path: Path) -> None:
+    assert opened(tmp_path / "run", resume=True).read("config.yaml") is not None
+
+
+def test_resume_with_another_configuration_names_each_key_with_both_values(tmp_path: Path) -> None:
+    opened(tmp_path)
+    other = CONFIG.model_copy(
+        update={
+            "seed": 7,
+            "pairs": PairsConfig(max_pairs=5),
+            "lora": {"r": 8},
+            "dpo": {"learning_rate": 1e-4, "loss_type": ["sigmoid", "sft"]},
+        }
+    )
+    with pytest.raises(RunFolderError) as caught:
+        opened(tmp_path, other, resume=True)
+    assert str(caught.value) == (
+        f"{tmp_path}: is a run with another configuration; it differs in "
+        "dpo.loss_type (was ['sigmoid'], is ['sigmoid', 'sft']); lora.r (was None, is 8); "
+        "pairs.max_pairs (was None, is 5); seed (was 0, is 7). "
+        f"Resume with --config {tmp_path / 'config.yaml'}, or choose another --output-dir."
+    )
+    assert load_config(DPORecipe, tmp_path / "config.yaml") == CONFIG  # not overwritten
+
+
+def test_a_run_can_be_resumed_from_where_it_was_moved_to(tmp_path: Path) -> None:
+    opened(tmp_path / "old")
+    (tmp_path / "old").rename(tmp_path / "new")
+    moved = CONFIG.model_copy(update={"output_dir": str(tmp_path / "new")})
+    assert opened(tmp_path / "new", moved, resume=True).path == tmp_path / "new"
+
+
+def test_the_same_configuration_in_other_words_is_the_same(tmp_path: Path) -> None:
+    opened(tmp_path)
+    file = tmp_path / "config.yaml"
+    file.write_text("# a note of mine\n" + file.read_text().replace("\n", "\r\n"))
+    assert opened(tmp_path, resume=True).path == tmp_path
+
+
+def test_a_folder_that_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(RunFolderError, match=r"holds no config\.yaml, so it is not a run"):
+        opened(tmp_path, resume=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_run_whose_configuration_was_damaged_cannot_be_resumed(tmp_path: Path) -> None:
+    opened(tmp_path)
+    (tmp_path / "config.yaml").write_text("seed: [1,\n")
+    with pytest.raises(RunFolderError, match=r"config\.yaml: not valid YAML.*choose another fold"):
+        opened(tmp_path, resume=True)
+
+
+def test_a_tilde_is_the_home_folder_and_not_a_folder_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert RunFolder.open(CONFIG, "~/run", resume=False).path == tmp_path / "run"
+    assert RunFolder(Path("~/run")).read("config.yaml") is not None
+    assert not (tmp_path / "~").exists()
+
+
+# ---------------------------------------------------------------- writing
+
+
+def test_what_is_written_is_read_back_as_it_was(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    text = 'été\u2028 {"a": "\\r"}\nzwei\n'
+    assert folder.write("a.jsonl", text) == tmp_path / "a.jsonl"
+    assert folder.read("a.jsonl") == text
+    assert (tmp_path / "a.jsonl").read_bytes() == text.encode()
+    assert folder.read("absent.jsonl") is None
+
+
+def test_others_may_read_what_is_written(tmp_path: Path) -> None:
+    file = RunFolder(tmp_path).write("report.md", "")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o644
+
+
+def test_a_text_that_cannot_be_written_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    folder = RunFolder(tmp_path)
+    folder.write("a.txt", "old")
+    with pytest.raises(UnicodeEncodeError):
+        folder.write("a.txt", "x" * 100_000 + "\ud83d")
+    assert folder.read("a.txt") == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def child(code: str, *arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True
+    )
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from xyreward.runs import RunFolder
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # write() then fails, as on a full disk
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+try:
+    RunFolder(Path(sys.argv[1])).write("after.jsonl", "new " * 10_000)
+except OSError as error:
+    print("OSError", error.errno)
+"""
+
+
+def test_on_a_full_disk_the_old_file_stays_whole_and_no_half_of_the_new_one_is_left(
+    tmp_path: Path,
+) -> None:
+    folder = RunFolder(tmp_path)
+    folder.write("after.jsonl", "old")
+    out, _ = child(FULL_DISK, str(tmp_path)).communicate(timeout=60)
+    assert out.startswith("OSError ")
+    assert folder.read("after.jsonl") == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["after.jsonl"]
+
+
+WRITE_FOR_EVER = """
+import itertools, sys
+from pathlib import Path
+from xyreward.runs import RunFolder
+
+folder = RunFolder(Path(sys.argv[1]))
+for i in itertools.count():
+    folder.write("before.jsonl", f"{i % 10}" * 3_000_000)
+    if i == 0:
+        print("going", flush=True)
+"""
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.013, 0.031, 0.057])
+def test_a_process_killed_while_writing_leaves_a_whole_file(tmp_path: Path, delay: float) -> None:
+    opened(tmp_path)
+    process = child(WRITE_FOR_EVER, str(tmp_path))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "going\n"
+    time.sleep(delay)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    text = RunFolder(tmp_path).read("before.jsonl")
+    assert text is not None
+    assert len(text) == 3_000_000
+    assert len(set(text)) == 1  # of one write and not of two
+    visible = {p.name for p in tmp_path.iterdir() if not p.name.startswith(".")}
+    assert visible == {"config.yaml", "environment.json", "before.jsonl"}
+    # The run can go on, and what the dead process left is gone.
+    opened(tmp_path, resume=True)
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_the_rest_of_a_run_killed_in_its_first_write_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / ".config.yaml.abc.partial").write_text("out")
+    assert opened(tmp_path).read("config.yaml") is not None
+    assert list(tmp_path.glob(".*")) == []
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+def checkpoint(run: Path, step: int | str, state: str | None = '{"global_step": 1}') -> Path:
+    folder = run / "checkpoints" / f"checkpoint-{step}"
+    folder.mkdir(parents=True)
+    (folder / "adapter_model.safetensors").write_bytes(b"weights")
+    if state is not None:
+        (folder / "trainer_state.json").write_text(state)
+    return folder
+
+
+def test_the_last_checkpoint_is_the_one_of_the_highest_step_and_not_of_the_last_name(
+    tmp_path: Path,
+) -> None:
+    checkpoint(tmp_path, 8)
+    newest = checkpoint(tmp_path, 16)
+    checkpoint(tmp_path, 9)
+    assert RunFolder(tmp_path).last_checkpoint() == str(newest)
+
+
+@pytest.mark.parametrize("state", [None, "", '{"global_step": 1', "\x00\x00"], ids=repr)
+def test_a_checkpoint_that_was_cut_short_is_passed_over(tmp_path: Path, state: str | None) -> None:
+    whole = checkpoint(tmp_path, 8)
+    checkpoint(tmp_path, 16, state)
+    assert RunFolder(tmp_path).last_checkpoint() == str(whole)
+
+
+def test_without_a_complete_checkpoint_there_is_none(tmp_path: Path) -> None:
+    assert RunFolder(tmp_path).last_checkpoint() is None
+    checkpoint(tmp_path, 4, None)
+    checkpoint(tmp_path, "best")
+    assert RunFolder(tmp_path).last_checkpoint() is None
+
+
+# ---------------------------------------------------------------- environment
+
+
+def test_the_environment_names_versions_and_machine() -> None:
+    found = environment()
+    assert re.fullmatch(r"3\.\d+\.\d+.*", found["python"])
+    for package in ("xyreward", "numpy", "torch", "trl"):
+        assert re.match(r"\d+\.\d+", found["packages"][package])
+    assert found["cpu_count"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("argument", "kept"),
+    [
+        ("--config=/home/ada/x.yaml", "--config=x.yaml"),
+        ("/home/ada/my models/m", "my models/m"),
+        ("~/runs/x", "x"),
+        ("C:\\Users\\ada\\x.yaml", "x.yaml"),
+        ("policy.model=/home/ada/m", "policy.model=m"),
+        (
+            "items=[{source: /home/ada/x.jsonl}, {source: mini}]",
+            "items=[{source: x.jsonl}, {source: mini}]",
+        ),
+        ("evaluation.judge=scripted:/home/ada/f.jsonl", "evaluation.judge=scripted:f.jsonl"),
+        ("configs/dpo/quickstart.yaml", "configs/dpo/quickstart.yaml"),
+        ("../runs/x", "../runs/x"),
+        ("allenai/XYBench-dataset", "allenai/XYBench-dataset"),
+        ("chat:m@http://localhost:8000/v1", "chat:m@http://localhost:8000/v1"),
+        ("dpo.learning_rate=1e-4", "dpo.learning_rate=1e-4"),
+    ],
+)
+def test_the_command_is_kept_without_the_folders_it_lies_in(
+    monkeypatch: pytest.MonkeyPatch, argument: str, kept: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/home/ada/recipes/dpo.py", "--set", argument])
+    assert environment()["command"] == ["dpo.py", "--set", kept]
+
+
+def test_the_environment_holds_no_absolute_path_host_or_user_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = "/home/ada-lovelace"
+    monkeypatch.setenv("USER", "ada-lovelace")
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.setattr(sys, "argv", [f"{home}/recipes/dpo.py", "--output-dir", f"{home}/runs/x"])
+    folder = opened(tmp_path)
+    text = (folder.path / "environment.json").read_text()
+    values = re.findall(r'"([^"]*)"', text)
+    assert not [v for v in values if v.startswith(("/", "~")) or re.match(r"[A-Z]:\\", v)]
+    assert "ada-lovelace" not in text
+    assert socket.gethostname() not in values
+    assert str(Path.cwd()) not in text
+    assert str(tmp_path) not in text
+
+
+def test_the_commit_is_that_of_this_package_and_of_no_repository_around_it(
+    tmp_path: Path,
+) -> None:
+    # As installed into a virtual environment that lies in somebody's own repository.
+    package = tmp_path / "lib" / "xyreward"
+    package.parent.mkdir()
+    subprocess.run(
+        ["cp", "-r", str(Path(__file__).parent.parent / "xyreward"), package], check=True
+    )
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org", "-C", str(tmp_path)]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "theirs"], check=True)
+    code = "from xyreward.runs import environment; print(environment()['git_commit'])"
+
+    def commit() -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONPATH": str(package.parent)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    assert commit() == "None"
+    subprocess.run([*git, "add", str(package / "runs.py")], check=True)
+    subprocess.run([*git, "commit", "--quiet", "-m", "ours"], check=True)
+    assert re.fullmatch(r"[0-9a-f]{40}", commit())
