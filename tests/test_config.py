@@ -429,6 +429,15 @@ def test_a_configuration_written_as_yaml_reads_back_equal(
     assert load_config(DPORecipe, file) == before
 
 
+@pytest.mark.parametrize("value", [float("inf"), 1e-5, "1e-5", "no", "2026-11-30", "a\u2028b"])
+def test_values_that_yaml_could_confuse_keep_value_and_type(file: Path, value: Any) -> None:
+    before = DPORecipe(output_dir="x", dpo={"key": value, "list": [value]})
+    file.write_text(dump_yaml(before), "utf-8")
+    found = load_config(DPORecipe, file).dpo
+    assert found == before.dpo
+    assert type(found["key"]) is type(value)
+
+
 def test_the_written_configuration_shows_the_defaults(file: Path) -> None:
     data = parse_yaml(dump_yaml(DEFAULTS), "the dump")
     assert data["evaluation"]["parts"] == ["writing", "preference", "picking"]
@@ -438,4 +447,4 @@ def test_the_written_configuration_shows_the_defaults(file: Path) -> None:
 
 def test_a_configuration_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        DEFAULTS.seed = 1  # type: ignore[misc]
+        DEFAULTS.seed = 1

@@ -153,6 +153,18 @@ def test_what_we_write_we_read_in_every_format(tmp_path: Path) -> None:
         assert load_items(source) == items, source.name
 
 
+def test_a_null_in_a_parquet_struct_is_an_absent_key(tmp_path: Path) -> None:
+    answers = [
+        {"text": "Tray.", "kind": "literal"},
+        {"text": "?", "origin": "human", "unsafe": True},
+    ]
+    (item,) = load_items(parquet(tmp_path / "a.parquet", row(references=answers)))
+    assert [(r.kind, r.origin, r.unsafe) for r in item.references] == [
+        ("literal", "", False),
+        (None, "human", True),
+    ]
+
+
 def test_a_conversation_is_a_query_in_every_format(tmp_path: Path) -> None:
     turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How?"}]
     talk = without("query", messages=turns)
@@ -613,6 +625,13 @@ def test_invalid_utf_8_inside_a_parquet_file_is_told_with_row_and_field(tmp_path
         p.startswith("a.parquet row 2, 'query': is not valid UTF-8 (byte 0xe9 at byte 3)")
         for p in problems(tmp_path)
     )
+
+
+def test_invalid_utf_8_deep_inside_a_row_is_told_by_its_column(tmp_path: Path) -> None:
+    text = json.dumps(row(references=[{"text": "Tr@y.", "kind": "literal"}])) + "\n"
+    (tmp_path / "a.jsonl").write_bytes(text.encode().replace(b"@", b"\xe4"))
+    (problem,) = problems(tmp_path)
+    assert problem.startswith("a.jsonl row 1, 'references': is not valid UTF-8 (byte 0xe4")
 
 
 def test_half_an_emoji_is_no_text(tmp_path: Path) -> None:

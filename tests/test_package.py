@@ -79,22 +79,6 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     assert not hasattr(xyreward, "scores")
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        "import xyreward",
-        "import xyreward.evaluate",
-        "import xyreward.report",  # imports the module of that name, too
-        "from xyreward.evaluate import Row",
-        "from xyreward import evaluate",
-    ],
-)
-def test_evaluate_is_the_function_whoever_imported_the_module_before(first: str) -> None:
-    code = f"{first}; import xyreward; from xyreward import evaluate; "
-    code += "print(callable(evaluate), xyreward.evaluate is evaluate)"
-    assert python(code) == "True True"
-
-
 def test_the_version_is_that_of_the_distribution() -> None:
     from importlib.metadata import version
 

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 
-from xyreward.evaluate import Evaluation, Row
+from xyreward.evaluation import Evaluation, Row
 from xyreward.policy import LogProb
 from xyreward.report import build_report, to_json, to_markdown
 from xyreward.verdict import JudgeFailure, Labels

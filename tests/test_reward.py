@@ -22,6 +22,7 @@ FOCUS_VALUE: dict[ItemKind, dict[Focus, float]] = {
     "control": {"stated": 1.0, "balanced": 0.5, "intended": 0.0, "neither": 0.0},
 }
 
+NAMES = ("solution", "focus", "misconception", "stated")
 unit = st.floats(0, 1)
 weight = st.just(0.0) | st.floats(1e-3, 1e3)
 kinds = st.sampled_from(KINDS)
@@ -221,9 +222,9 @@ def test_only_the_proportion_of_the_weights_matters() -> None:
         (1e308, 1e308, 1),
     ],
 )
-def test_impossible_weights_are_refused(weights: tuple[float, ...]) -> None:
+def test_impossible_weights_are_refused(weights: tuple[Any, ...]) -> None:
     with pytest.raises(ValueError, match=r"weights are .*expected finite, >= 0, not all 0"):
-        Reward(*weights)
+        Reward(**dict(zip(NAMES, weights, strict=False)))
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_a_judge_that_returns_the_wrong_number_of_outcomes_is_an_error(count: in
 
 def test_a_judge_that_is_not_async_is_told_so() -> None:
     class Synchronous(Recording):
-        def judge(self, items: Any, answers: Any) -> Any:  # type: ignore[override]
+        def judge(self, items: Any, answers: Any) -> Any:
             return [VERDICT for _ in answers]
 
     with pytest.raises(JudgeError, match=r"judge\(\) is not async; write `async def judge`"):

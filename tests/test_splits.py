@@ -213,6 +213,17 @@ def test_no_items_make_empty_splits(tmp_path: Path) -> None:
     assert assign_splits([], tmp_path / "splits.json").placements == {}
 
 
+def test_a_cluster_of_both_kinds_is_dealt_alike_in_either_order() -> None:
+    for start in range(0, 200, 20):
+        mixed = [
+            item(f"{kind}{n}", variant(start + n, change), kind=kind)
+            for n in range(4)
+            for change, kind in enumerate(("xy", "control"))
+        ]
+        items = [*mixed, *strangers(3, start + 10), *strangers(2, start + 15, kind="control")]
+        assert assign_splits(items) == assign_splits(items[::-1])
+
+
 def test_items_with_the_same_query_are_on_one_side_whatever_else_they_say() -> None:
     a = item("a", question(1))
     b = item("b", f"  {question(1)}\n", kind="control")

@@ -1,6 +1,7 @@
 import math
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,10 @@ from scipy.stats import bootstrap
 
 from xyreward import stats
 from xyreward.stats import Estimate, mean
+
+
+def near(value: float) -> Any:
+    return pytest.approx(value)
 
 
 def width(estimate: Estimate | None) -> float:
@@ -83,12 +88,12 @@ def test_where_all_rows_agree_the_rule_of_three_gives_the_interval(n: int) -> No
     # the largest s for which that is 0.05.
     share = 1 - 0.05 ** (1 / n)
     assert (1 - share) ** n == pytest.approx(0.05)
-    assert mean([1.0] * n, bounds=(0, 1)) == Estimate(1.0, pytest.approx(1 - share), 1.0, n)
-    assert mean([0.0] * n, bounds=(0, 1)) == Estimate(0.0, 0.0, pytest.approx(share), n)
+    assert mean([1.0] * n, bounds=(0, 1)) == Estimate(1.0, near(1 - share), 1.0, n)
+    assert mean([0.0] * n, bounds=(0, 1)) == Estimate(0.0, 0.0, near(share), n)
     no_change = mean([0.0] * n, bounds=(-1, 1))
-    assert no_change == Estimate(0.0, pytest.approx(-share), pytest.approx(share), n)
+    assert no_change == Estimate(0.0, near(-share), near(share), n)
     ties = mean([0.5] * n, bounds=(0, 1))
-    expected = (pytest.approx(0.5 - share / 2), pytest.approx(0.5 + share / 2))
+    expected = (near(0.5 - share / 2), near(0.5 + share / 2))
     assert ends(ties) == expected
 
 
@@ -99,7 +104,7 @@ def test_the_rule_of_three_gives_3_over_n() -> None:
 
 def test_the_rule_counts_clusters_and_not_rows() -> None:
     rows = mean([1.0] * 12, [str(i // 4) for i in range(12)], bounds=(0, 1))
-    assert ends(rows) == (pytest.approx(0.05 ** (1 / 3)), 1.0)  # three clusters
+    assert ends(rows) == (near(0.05 ** (1 / 3)), 1.0)  # three clusters
 
 
 def test_agreement_on_a_value_without_bounds_has_no_interval() -> None:

@@ -63,7 +63,7 @@ def test_a_probability_outside_0_to_1_is_refused_wherever_it_stands(value: Any) 
         {},
         {"stated": 0.5, "intended": 0.5},
         {**EVEN, "stated": 0.5},
-        {**EVEN, "both": 0.0},
+        {"stated": 0.4, "intended": 0.2, "balanced": 0.2, "neither": 0.2, "both": 0.0},
         {"stated": 0.3, "intended": 0.3, "balanced": 0.3, "neither": 0.0},
     ],
     ids=["none", "two of four", "sum 1.25", "five", "sum 0.9"],

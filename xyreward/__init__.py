@@ -12,8 +12,6 @@ when they are first used (PEP 562).
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -30,7 +28,7 @@ _WHERE = {
     "assign_splits": "splits",
     "build_pairs": "pairs",
     "check_no_overlap": "splits",
-    "evaluate": "evaluate",
+    "evaluate": "evaluation",
     "load_items": "loading",
     "load_judge": "judges",
     "score": "scoring",
@@ -56,7 +54,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from xyreward.errors import XYRewardError
-    from xyreward.evaluate import evaluate
+    from xyreward.evaluation import evaluate
     from xyreward.items import Item
     from xyreward.judges import Judge, load_judge
     from xyreward.loading import load_items
@@ -77,17 +75,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """Keeps `xyreward.evaluate` the function, whoever imports the submodule of that name, and when.
-
-    The import system sets a submodule as an attribute of its package once it is loaded.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _WHERE and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -254,7 +254,7 @@ def _yaml() -> Any:
     )
 
     class PlainRepresenter(SafeRepresenter):
-        """Texts with line ends of Unicode are escaped: in single quotes they would become blanks."""
+        """Escapes the line ends of Unicode, which in single quotes would become blanks."""
 
         def represent_str(self, data: str) -> Any:
             style = '"' if set(data) & set("\x85\u2028\u2029") else None

@@ -688,6 +688,8 @@ def _table_items(
             item = Item.model_validate(fields)
         except ValidationError as error:
             for e in error.errors(include_url=False):
+                if e["type"] == "string_unicode" and bad:  # told above, with the byte
+                    continue
                 place = _place(e["loc"], found, answers)
                 message = e["msg"].removeprefix("Value error, ")
                 problems.append(f"{row.where}, {place}: {message}{_got(e)}")

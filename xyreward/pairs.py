@@ -71,10 +71,10 @@ class PairSet:
 
     pairs: tuple[Pair, ...]
     dropped: Mapping[str, int]
-    cut: int = 0
-    """Pairs of which an answer is longer than the trainer's `max_length`; 0 before that is known."""
     """Reason -> how many. With `pairs` this adds up to all pairs for which an item has both
     answers."""
+    cut: int = 0
+    """Pairs with an answer longer than the trainer's `max_length`; 0 before that is known."""
 
     @property
     def control_share(self) -> float:

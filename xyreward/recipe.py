@@ -30,7 +30,7 @@ from xyreward.config import (
     check_keys,
 )
 from xyreward.errors import ConfigError, DataError, MissingDependency, XYRewardError
-from xyreward.evaluate import Evaluation, Row, evaluate
+from xyreward.evaluation import Evaluation, Row, evaluate
 from xyreward.items import Item, items_hash
 from xyreward.judges import load_judge
 from xyreward.loading import bundled_splits, load_items

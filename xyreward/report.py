@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from xyreward.evaluate import (
+from xyreward.evaluation import (
     Evaluation,
     Headline,
     ImplicitReward,

@@ -28,17 +28,19 @@ from xyreward.judges.encoder import Vectors, chunks
 
 Floats = NDArray[np.float64]
 
-GATE = 0.48
+GATE = 0.42
 """Cosine to the nearest text of the item at which a chunk begins to count. Measured on the bundled
 items: 0.15 % of the sentences written for items of another domain reach it, and none of the padding in
 the tests; half of an answer's own chunks do (the others carry little that the labels depend on)."""
-GATE_FULL = 0.53
+GATE_FULL = 0.47
 """Cosine from which a chunk counts in full. The ramp between the two keeps every feature continuous, so
 a difference in the last bit of an embedding (another batch, another CPU) cannot flip a label."""
 
-GATE_UPTO="query"
-WEIGHT_UPTO="query"
-TEMP=.1
+ECHO = 0.78
+"""Cosine to the query's nearest sentence, or to a request, from which a chunk begins to count less."""
+ECHO_FULL = 0.88
+"""Cosine from which it counts for nothing: it repeats the question, or only names the goal."""
+
 QUERY_CHUNKS = 24
 """At most so many chunks of a query are compared with; a pasted log says less with every line."""
 PIECES = 24
@@ -193,8 +195,11 @@ class _View:
 def _view(grounding: Grounding, texts: Sequence[str], vectors: Vectors) -> _View:
     first = list({text: i for i, text in reversed(list(enumerate(texts)))}.values())[::-1]
     cosines = vectors[first].astype(np.float64) @ grounding.vectors.T.astype(np.float64)
-    relevance = cosines[:, : grounding.slices[GATE_UPTO].stop].max(axis=1)
+    says = grounding.slices["misconception"].stop  # solutions and misconception come first
+    relevance = cosines[:, :says].max(axis=1)
+    echo = cosines[:, says:].max(axis=1)
     gate = np.clip((relevance - GATE) / (GATE_FULL - GATE), 0.0, 1.0)
+    gate *= np.clip((ECHO_FULL - echo) / (ECHO_FULL - ECHO), 0.0, 1.0)
     kept = np.flatnonzero(gate > 0)
     if len(kept) == 0:
         return _View(
@@ -208,8 +213,7 @@ def _view(grounding: Grounding, texts: Sequence[str], vectors: Vectors) -> _View
     chosen = [first[i] for i in kept]
     lengths = np.array([len(texts[i]) for i in chosen])
     # The closer to the item, the more a chunk says about the labels: a factor e per 0.1 of cosine.
-    wrel = cosines[:, : grounding.slices[WEIGHT_UPTO].stop].max(axis=1)
-    weight = gate[kept] * np.exp((wrel[kept] - 1.0) / TEMP) * np.sqrt(lengths)
+    weight = gate[kept] * np.exp((relevance[kept] - 1.0) / 0.1) * np.sqrt(lengths)
     return _View(
         gate_N=gate[kept],
         weight_N=weight / weight.sum(),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from xyreward.evaluate import (
+from xyreward.evaluation import (
     METRICS,
     PICKING_PROMPT,
     Evaluation,
