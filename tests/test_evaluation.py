@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
+import torch
 
 from xyreward.evaluation import (
     METRICS,
@@ -257,6 +258,16 @@ def test_a_failed_judgement_is_kept_as_a_failure_and_never_as_a_number(policy: P
             assert r.reward is None
             assert r.soft_reward is None
     assert "null" in found.to_jsonl()
+
+
+def test_a_policy_that_diverged_is_noted_and_never_a_number(tiny: str) -> None:
+    broken = load_policy(tiny, device="cpu")
+    with torch.no_grad():
+        broken.model.lm_head.weight.fill_(math.nan)
+    found = evaluate(broken, items()[:2], parts=("preference", "picking"))
+    assert all(r.better is None and r.picked is None for r in found.rows)
+    assert "not finite on 2 of 2 items" in found.notes[-1]
+    assert "NaN" not in found.to_jsonl()
 
 
 def test_two_items_of_one_id_are_refused(policy: Policy) -> None:

@@ -186,6 +186,7 @@ def evaluate(
             )
 
     compared = [(item, *pair) for item in items if (pair := contrast(item))]
+    diverged: set[str] = set()
     if "preference" in parts:
         prompts = [item.messages for item, _, _ in compared]
         values = policy.log_probs(
@@ -194,13 +195,20 @@ def evaluate(
             progress=tick("preference", 2 * len(compared)),
         )
         for i, (item, _, _) in enumerate(compared):
-            rows[item.id].update(better=values[i], worse=values[i + len(compared)])
+            both = (values[i], values[i + len(compared)])
+            if all(math.isfinite(value.total) for value in both):
+                rows[item.id].update(better=both[0], worse=both[1])
+            else:
+                diverged.add(item.id)
     if "picking" in parts:
         asked = [_picking_prompt(item, better.text, worse.text) for item, better, worse in compared]
         asked += [_picking_prompt(item, worse.text, better.text) for item, better, worse in compared]
         logits = policy.option_logits(asked, OPTIONS, progress=tick("picking", len(asked)))
         for i, (item, _, _) in enumerate(compared):
             gaps = [logits[j][0] - logits[j][1] for j in (i, i + len(compared))]
+            if not all(math.isfinite(gap) for gap in gaps):
+                diverged.add(item.id)
+                continue
             first = [_wins(gap) for gap in gaps]
             rows[item.id].update(
                 picked=(first[0] + 1 - first[1]) / 2,
@@ -213,6 +221,11 @@ def evaluate(
         notes.append(
             f"{len(items) - len(compared)} of {len(items)} items have no pair of reference answers: "
             "no preference and no picking on those"
+        )
+    if diverged:
+        notes.append(
+            f"{policy.name} gave numbers that are not finite on {len(diverged)} of {len(items)} items "
+            "(training diverged?); they are left out of preference and picking"
         )
     return Evaluation(
         policy=policy.name,

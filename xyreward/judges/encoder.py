@@ -29,14 +29,15 @@ CHUNK_CHARACTERS = 400
 FRAGMENT_BYTES = 16
 """A shorter piece ("Sure." or a heading) means little alone; it opens the next of its paragraph."""
 MAX_CHUNKS = 128
-"""What an answer says after so many chunks (some 1,700 words) is not read, so that a policy that never
-stops costs a bounded amount. Reaching it is the policy's fault and can only lose it evidence."""
+"""What an answer says after so many chunks (some 1,700 words) is not read, so that a policy that
+never stops costs a bounded amount. Reaching it is the policy's fault and can only lose it
+evidence."""
 MAX_CHARACTERS = MAX_CHUNKS * CHUNK_CHARACTERS
 """Not even looked at after this many characters."""
 
 _FENCE = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
-_SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+|(?<=[。！？；])|\n+")
+_SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+|(?<=[。！？；])|\n+")  # noqa: RUF001
 _BULLET = re.compile(r"^\s*(?:[-*+•]|#+|\d+[.)])\s+")
 
 
@@ -87,7 +88,7 @@ class Encoder:
 
 @contextmanager
 def _no_progress_bar() -> Iterator[None]:
-    """Without the bar that transformers draws for 100 small weights; the user's setting is put back."""
+    """Spare the user the bar that transformers draws for 100 small weights; restore it after."""
     from transformers.utils import logging as transformers_logging
 
     was_on = transformers_logging.is_progress_bar_enabled()
@@ -102,8 +103,8 @@ def _no_progress_bar() -> Iterator[None]:
 def chunks(answer: str) -> list[str]:
     """Sentences of an answer; code in pieces of a few lines. At most `MAX_CHUNKS`, never none.
 
-    A chunk depends on its own paragraph or code block only, so text that is added in paragraphs of its
-    own leaves the other chunks as they are.
+    A chunk depends on its own paragraph or code block only, so text that is added in paragraphs of
+    its own leaves the other chunks as they are.
     """
     answer = answer[:MAX_CHARACTERS]
     return list(islice(_pieces(answer), MAX_CHUNKS)) or [answer.strip()[:CHUNK_CHARACTERS]]

@@ -1,14 +1,15 @@
 """Fit the local judge's head on the bundled items, and measure it on items that it has not seen.
 
     python -m xyreward.judges.fit_local            fits, writes local_head.json, prints the table
-    python -m xyreward.judges.fit_local --check    fits and measures; exit 1 if the file says otherwise
+    python -m xyreward.judges.fit_local --check    fits and measures; exit 1 if the file says
+    otherwise
 
-Needs scikit-learn (`pip install 'xyreward[dev]'`) and takes about two minutes on two cores, nearly all
-of it embedding. Two runs on one machine write the same bytes.
+Needs scikit-learn (`pip install 'xyreward[dev]'`) and takes about two minutes on two cores, nearly
+all of it embedding. Two runs on one machine write the same bytes.
 
-The shipped head is fitted on the train and dev items; the test items stay unseen, so evaluation on them
-is honest. `C` below was chosen by out-of-fold agreement on train and dev. The out-of-fold figures cover
-all items: each is predicted by a head that saw no item of its cluster.
+The shipped head is fitted on the train and dev items; the test items stay unseen, so evaluation on
+them is honest. `C` below was chosen by out-of-fold agreement on train and dev. The out-of-fold
+figures cover all items: each is predicted by a head that saw no item of its cluster.
 
 Not here: what the features are (`features.py`), inference (`local.py`).
 """
@@ -27,9 +28,16 @@ from typing import Any
 import numpy as np
 
 from xyreward.errors import MissingDependency
-from xyreward.items import DEFAULT_LABELS, AnswerKind, Item, items_hash
-from xyreward.judges.encoder import Encoder, chunks
-from xyreward.judges.features import Encode, Floats, Vectors, features, ground, grounding_texts
+from xyreward.items import DEFAULT_LABELS, AnswerKind, Item, ItemKind, items_hash
+from xyreward.judges.encoder import Encoder, Vectors, chunks
+from xyreward.judges.features import (
+    Encode,
+    Floats,
+    Grounding,
+    features,
+    ground,
+    grounding_texts,
+)
 from xyreward.judges.local import LABEL_COLUMNS, VERSION, Head, labels_of, to_probabilities
 from xyreward.loading import bundled_splits, load_items
 from xyreward.reward import Reward
@@ -40,7 +48,7 @@ from xyreward.verdict import FOCUS_VALUES, Labels, Verdict
 HEAD_FILE = Path(__file__).with_name("local_head.json")
 FIT_COMMAND = "python -m xyreward.judges.fit_local"
 
-C = 0.1
+C = 0.3
 """Inverse strength of the ridge penalty, in scikit-learn's unit."""
 FOLDS = 8
 DIGITS = 6
@@ -62,16 +70,9 @@ AS_CONTROL: Mapping[AnswerKind, tuple[str, Labels]] = {
 }
 """What an answer to an xy item is to somebody who truly wants what is asked: class and labels.
 
-Controls bring direct and overcorrecting answers only, and a head that knows no others would call every
-refusal one of the two. So the control head also learns from xy items read as controls.
+Controls bring direct and overcorrecting answers only, and a head that knows no others would call
+every refusal one of the two. So the control head also learns from xy items read as controls.
 """
-AS_CONTROL_WEIGHT = 0.2
-"""Of such a row, and of an off-topic answer to a control, beside an answer written for a control: the
-query of an xy item still tells of another goal."""
-
-
-EMPTY_WORDS_WEIGHT = 0.5
-"""Of an answer with empty words added, beside the answer itself; see `_empty_words`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Row:
     """One answer to one item, as the head sees it."""
 
     item_id: str
-    kind: str
+    kind: ItemKind
     """Of the item: which head learns from it."""
     answer_kind: str
     """Class that the head learns."""
@@ -91,7 +92,6 @@ class Row:
     """Cluster of the item."""
     made: bool = False
     """Not a reference answer to this item: learned from, and left out of the figures."""
-    weight: float = 1.0
 
 
 # ---------------------------------------------------------------- rows
@@ -115,21 +115,6 @@ def build_rows(items: Sequence[Item], splits: Splits, encode: Encode) -> list[Ro
             rows.append(
                 Row(item.id, item.kind, reference.kind, labels, named, own, cluster[item.id])
             )
-            for extra in _empty_words(item):
-                named = _answer_features(grounding, f"{reference.text}\n\n{extra}", encode)
-                rows.append(
-                    Row(
-                        item.id,
-                        item.kind,
-                        reference.kind,
-                        labels,
-                        named,
-                        own,
-                        cluster[item.id],
-                        made=True,
-                        weight=EMPTY_WORDS_WEIGHT,
-                    )
-                )
         for donor in donors[item.id]:
             text = donor.references[0].text
             named = _answer_features(grounding, text, encode)
@@ -144,7 +129,6 @@ def build_rows(items: Sequence[Item], splits: Splits, encode: Encode) -> list[Ro
                     both,
                     cluster[item.id],
                     made=True,
-                    weight=AS_CONTROL_WEIGHT if item.kind == "control" else 1.0,
                 )
             )
         if item.kind == "xy":
@@ -152,14 +136,7 @@ def build_rows(items: Sequence[Item], splits: Splits, encode: Encode) -> list[Ro
     return rows
 
 
-def _empty_words(item: Item) -> list[str]:
-    """What can be said without an answer: the question again, and the goal's name. The labels of an
-    answer stay what they are when it is added, whatever they are."""
-    echo = f"{item.query_text}\n\n{item.stated_request}"
-    return [echo, item.intended_request] if item.kind == "xy" else [echo]
-
-
-def _answer_features(grounding: Any, text: str, encode: Encode) -> dict[str, float]:
+def _answer_features(grounding: Grounding, text: str, encode: Encode) -> dict[str, float]:
     texts = chunks(text)
     return features(grounding, texts, encode(texts))
 
@@ -172,15 +149,12 @@ def _remembered(encode: Encode, items: Sequence[Item]) -> Encode:
         for text in (
             *(t for named in grounding_texts(item).values() for t in named),
             *(t for reference in item.references for t in chunks(reference.text)),
-            *(t for extra in _empty_words(item) for t in chunks(extra)),
         )
     }
     ordered = sorted(texts)
     known = dict(zip(ordered, encode(ordered), strict=True))
 
     def look_up(wanted: Sequence[str]) -> Vectors:
-        rest = [text for text in wanted if text not in known]  # the odd chunk across a joint
-        known.update(zip(rest, encode(rest), strict=True))
         return np.stack([known[text] for text in wanted])
 
     return look_up
@@ -212,9 +186,7 @@ def _read_as_control(item: Item) -> Item:
     )
 
 
-def _rows_as_control(
-    item: Item, as_control: Item, cluster: str, encode: Encode
-) -> Iterator[Row]:
+def _rows_as_control(item: Item, as_control: Item, cluster: str, encode: Encode) -> Iterator[Row]:
     grounding = ground(as_control, encode)
     for reference in item.references:
         if reference.kind is None or reference.labels is None:
@@ -231,7 +203,6 @@ def _rows_as_control(
             frozenset({cluster}),
             cluster,
             made=True,
-            weight=AS_CONTROL_WEIGHT,
         )
 
 
@@ -251,8 +222,8 @@ def label_row(labels: Labels) -> list[float]:
 def fit_head(rows: Sequence[Row]) -> Head:
     """A head from rows of one kind of item.
 
-    Rare classes count more than their number, by the square root: most items bring only two kinds of
-    answer, which says what was cheap to write and not what a policy will answer.
+    Rare classes count more than their number, by the square root: most items bring only two kinds
+    of answer, which says what was cheap to write and not what a policy will answer.
     """
     try:
         from sklearn.linear_model import LogisticRegression
@@ -267,7 +238,7 @@ def fit_head(rows: Sequence[Row]) -> Head:
     scale = _rounded(np.maximum(values.std(axis=0), 1e-3))
     kinds = [row.answer_kind for row in rows]
     counts = Counter(kinds)
-    weights = [row.weight * (len(rows) / len(classes) / counts[row.answer_kind]) ** 0.5 for row in rows]
+    weights = [(len(rows) / len(classes) / counts[row.answer_kind]) ** 0.5 for row in rows]
     model = LogisticRegression(C=C, max_iter=5000, tol=1e-8)
     model.fit((values - center) / scale, kinds, sample_weight=weights)
     shares = np.array(
@@ -279,11 +250,11 @@ def fit_head(rows: Sequence[Row]) -> Head:
     return Head(
         features=names,
         classes=tuple(classes),
-        mean_F=center,
-        scale_F=scale,
-        weights_KF=_rounded(model.coef_),
-        bias_K=_rounded(model.intercept_),
-        labels_KL=_rounded(shares),
+        mean=center,
+        scale=scale,
+        weights=_rounded(model.coef_),
+        bias=_rounded(model.intercept_),
+        labels=_rounded(shares),
     )
 
 
@@ -306,13 +277,16 @@ def predict(heads: Mapping[str, Head], rows: Sequence[Row]) -> list[Verdict]:
     for row in rows:
         head = heads[row.kind]
         values = np.array([[row.features[name] for name in head.features]])
-        p = to_probabilities(head.label_probabilities(values)[0], row.kind)  # type: ignore[arg-type]
+        p = to_probabilities(head.label_probabilities(values)[0], row.kind)
         verdicts.append(Verdict(labels_of(p), p, "local", "fitting"))
     return verdicts
 
 
 def out_of_fold(rows: Sequence[Row]) -> list[Verdict]:
-    """Predict every row with heads that saw no row of its cluster. Folds are dealt by cluster name."""
+    """Predict every row with heads that saw no row of its cluster.
+
+    Folds are dealt by cluster name.
+    """
     clusters = sorted({row.cluster for row in rows})
     fold = {name: i % FOLDS for i, name in enumerate(clusters)}
     verdicts: dict[int, Verdict] = {}
@@ -347,7 +321,8 @@ def figures(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> dict[str, Any]:
             "control": _agreement([pair for pair in judged if pair[0].kind == "control"]),
         },
         "agreement_by_kind": {
-            kind: _shares([pair for pair in judged if pair[0].answer_kind == kind]) for kind in kinds
+            kind: _shares([pair for pair in judged if pair[0].answer_kind == kind])
+            for kind in kinds
         }
         | {OFF_TOPIC: _shares(made)},
         "ranking": _ranking(judged),
@@ -380,7 +355,7 @@ def _ranking(pairs: Sequence[tuple[Row, Verdict]]) -> dict[str, Any]:
     rewards: dict[str, dict[str, float]] = defaultdict(dict)
     clusters = {}
     for row, verdict in pairs:
-        rewards[row.item_id][row.answer_kind] = soft(verdict, row.kind)  # type: ignore[arg-type]
+        rewards[row.item_id][row.answer_kind] = soft(verdict, row.kind)
         clusters[row.item_id] = row.cluster
     wins: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for item_id, by_kind in rewards.items():
@@ -428,12 +403,12 @@ def fit(items: Sequence[Item], splits: Splits, encode: Encode) -> dict[str, Any]
 
 def table(data: Mapping[str, Any]) -> str:
     """The figures as text: out of fold over all items, and on the test items."""
-    lines = [f"{'':34}{'out of fold, all items':32}{'test items':32}".rstrip()]
+    lines = [f"{'':36}{'out of fold, all items':34}test items"]
     out_of_fold_figures, test = (data["figures"][name] for name in ("out_of_fold", "test"))
 
     def add(label: str, one: Mapping[str, Any], two: Mapping[str, Any] | None) -> None:
         cells = [_cell(one), _cell(two) if two else "-"]
-        lines.append(f"{label:34}{cells[0]:32}{cells[1]}")
+        lines.append(f"{label:36}{cells[0]:34}{cells[1]}")
 
     for group in ("all", "xy", "control"):
         lines.append(f"agreement, {group}")
@@ -442,7 +417,9 @@ def table(data: Mapping[str, Any]) -> str:
     lines.append("ranking by soft reward")
     for name, value in out_of_fold_figures["ranking"].items():
         add(f"  {name}", value, test["ranking"].get(name))
-    lines.append("agreement by kind of answer, out of fold: stated, intended, focus, misconception, n")
+    lines.append(
+        "agreement by kind of answer, out of fold: stated, intended, focus, misconception, n"
+    )
     for kind, shares in out_of_fold_figures["agreement_by_kind"].items():
         cells = "  ".join(f"{v:.3f}" for name, v in shares.items() if name != "n")
         lines.append(f"  {kind:32}{cells}  {shares['n']}")
@@ -471,23 +448,24 @@ def to_text(data: Mapping[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns the exit status."""
     parser = argparse.ArgumentParser(prog=FIT_COMMAND, description=(__doc__ or "").split("\n")[0])
     parser.add_argument(
         "--check", action="store_true", help="write nothing; exit 1 if the shipped file differs"
     )
     options = parser.parse_args(arguments)
     data = fit(load_items("mini"), bundled_splits(), Encoder().encode)
-    print(table(data))
+    sys.stdout.write(table(data) + "\n")
     if not options.check:
         HEAD_FILE.write_text(to_text(data), "utf-8")
-        print(f"wrote {HEAD_FILE}")
+        sys.stdout.write(f"wrote {HEAD_FILE}\n")
         return 0
     shipped = json.loads(HEAD_FILE.read_text("utf-8"))
     differing = [
         name for name in ("items_hash", "splits_hash", "figures") if shipped.get(name) != data[name]
     ]
     for name in differing:
-        print(f"{HEAD_FILE.name}: {name} differs from this fit; run {FIT_COMMAND}", file=sys.stderr)
+        sys.stderr.write(f"{HEAD_FILE.name}: {name} differs from this fit; run {FIT_COMMAND}\n")
     return 1 if differing else 0
 
 

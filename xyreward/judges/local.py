@@ -2,10 +2,14 @@
 
 It is a cheap stand-in, not the benchmark's judge. It compares an answer with the solutions that the
 item brings; it does not understand the answer, cannot tell a correct command from a wrong one that
-looks like it, and needs items with solutions. Its agreement with people's labels (figures in
-`local_head.json`, table by `python -m xyreward.judges.fit_local --check`) holds for hand-written
-answers of 60-160 words; answers of a model, longer ones and other languages than English are judged
-worse. Use it to try things, to test a pipeline, and to rank candidates before a better judge sees them.
+looks like it, and needs items with solutions. Its agreement with the labels (figures with intervals
+in `local_head.json`, printed by `python -m xyreward.judges.fit_local --check`) holds for answers
+like the bundled ones: fluent, 60-160 words, each of a clear kind. Known to be worse: an answer that
+tries to solve the stated request and fails (focus comes out as `neither`); a failed answer to a
+control (it is often taken for one that invents a misconception, which costs nothing in reward: both
+get 0).
+
+Use it to try things, to test a pipeline, and to rank candidates before a better judge sees them.
 
 Not here: what it looks at (`features.py`), how the head was fitted (`fit_local.py`).
 """
@@ -59,58 +63,67 @@ LABEL_COLUMNS = (
 class Head:
     """Multinomial logistic regression over classes of answers, each of which has its labels.
 
-    The labels are not predicted one by one: they hang together (an answer with both solutions and focus
-    `neither` is a list without judgement), and one model of the classes uses that. The probability of a
-    label is the sum over classes of P(class) * share of that label in the class.
+    The labels are not predicted one by one: they hang together (an answer with both solutions and
+    focus `neither` is a list without judgement), and one model of the classes uses that. The
+    probability of a label is the sum over classes of P(class) * share of that label in the class.
     """
 
     features: tuple[str, ...]
     """Names, length F."""
     classes: tuple[str, ...]
     """Names, length K."""
-    mean_F: Floats
-    scale_F: Floats
-    weights_KF: Floats
-    bias_K: Floats
-    labels_KL: Floats
-    """Share of each label in each class, in [0, 1]; columns as `LABEL_COLUMNS`."""
+    mean: Floats
+    """Of each feature, length F; with `scale` it standardises them."""
+    scale: Floats
+    """Length F."""
+    weights: Floats
+    """Shape (K, F)."""
+    bias: Floats
+    """Length K."""
+    labels: Floats
+    """Shape (K, 7): share of each label in each class, in [0, 1]; columns as `LABEL_COLUMNS`."""
 
-    def class_probabilities(self, features_NF: Floats) -> Floats:
-        """Shape (N, K), rows sum to 1."""
-        logits = ((features_NF - self.mean_F) / self.scale_F) @ self.weights_KF.T + self.bias_K
+    def class_probabilities(self, values: Floats) -> Floats:
+        """Features of shape (N, F) to probabilities of shape (N, K); rows sum to 1."""
+        logits = ((values - self.mean) / self.scale) @ self.weights.T + self.bias
         shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
         return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
 
-    def label_probabilities(self, features_NF: Floats) -> Floats:
-        """Shape (N, 7), columns as `LABEL_COLUMNS`, each in [0, 1]; the four of focus sum to 1."""
-        return np.asarray(self.class_probabilities(features_NF) @ self.labels_KL)
+    def label_probabilities(self, values: Floats) -> Floats:
+        """Features of shape (N, F) to shape (N, 7), columns as `LABEL_COLUMNS`, each in [0, 1].
+
+        The four of focus sum to 1.
+        """
+        return np.asarray(self.class_probabilities(values) @ self.labels)
 
     def to_dict(self) -> dict[str, Any]:
+        """As in `local_head.json`."""
         return {
             "features": list(self.features),
             "classes": list(self.classes),
-            "mean": self.mean_F.tolist(),
-            "scale": self.scale_F.tolist(),
-            "weights": self.weights_KF.tolist(),
-            "bias": self.bias_K.tolist(),
-            "labels": self.labels_KL.tolist(),
+            "mean": self.mean.tolist(),
+            "scale": self.scale.tolist(),
+            "weights": self.weights.tolist(),
+            "bias": self.bias.tolist(),
+            "labels": self.labels.tolist(),
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Head:
+        """The inverse of `to_dict`."""
         return cls(
             features=tuple(data["features"]),
             classes=tuple(data["classes"]),
-            mean_F=np.array(data["mean"]),
-            scale_F=np.array(data["scale"]),
-            weights_KF=np.array(data["weights"]),
-            bias_K=np.array(data["bias"]),
-            labels_KL=np.array(data["labels"]),
+            mean=np.array(data["mean"]),
+            scale=np.array(data["scale"]),
+            weights=np.array(data["weights"]),
+            bias=np.array(data["bias"]),
+            labels=np.array(data["labels"]),
         )
 
 
 def labels_of(p: LabelProbabilities) -> Labels:
-    """Hard labels: yes from a probability of 0.5, and the most probable focus (the first of equals)."""
+    """Hard labels: yes from a probability of 0.5, and the most probable focus (first of equals)."""
     return Labels(
         has_stated_solution=p.has_stated_solution >= 0.5,
         has_intended_solution=p.has_intended_solution >= 0.5,
@@ -119,9 +132,9 @@ def labels_of(p: LabelProbabilities) -> Labels:
     )
 
 
-def to_probabilities(row_L: Floats, kind: ItemKind) -> LabelProbabilities:
-    """One row of `Head.label_probabilities`. A control's two solution labels are one and the same."""
-    row = np.clip(row_L, 0.0, 1.0)
+def to_probabilities(row: Floats, kind: ItemKind) -> LabelProbabilities:
+    """One row of `Head.label_probabilities`. A control's two solution labels are the same."""
+    row = np.clip(row, 0.0, 1.0)  # the shares in the file are rounded
     focus: dict[Focus, float] = {
         name: float(row[2 + i] / row[2:6].sum()) for i, name in enumerate(FOCUS_VALUES)
     }
@@ -135,28 +148,30 @@ def to_probabilities(row_L: Floats, kind: ItemKind) -> LabelProbabilities:
 
 @cache
 def _shared_encoder() -> Encoder:
-    # One per process: it holds 90 MB and takes a second to load, and score() makes a judge per call.
+    # One per process: 90 MB and a second to load, and score() makes a judge per call.
     return Encoder()
 
 
 @cache
 def head_file() -> dict[str, Any]:
-    """The shipped `local_head.json`: the heads, the data they come from, and their agreement figures."""
+    """The shipped `local_head.json`: the heads, their data, and their agreement figures."""
     text = resources.files("xyreward.judges").joinpath("local_head.json").read_text("utf-8")
     data: dict[str, Any] = json.loads(text)
     if data["version"] != VERSION:
-        raise JudgeError(f"local_head.json has version {data['version']}, this release reads {VERSION}")
+        raise JudgeError(
+            f"local_head.json has version {data['version']}, this release reads {VERSION}"
+        )
     return data
 
 
 class LocalJudge:
-    """Judges answers to items that bring solutions. Safe to use from several threads and event loops."""
+    """Judges answers to items that bring solutions. Threads and event loops may share it."""
 
     def __init__(self) -> None:
         """Load encoder and head.
 
         Raises:
-            MissingDependency: torch, transformers or the encoder is missing; the message is the command.
+            MissingDependency: torch, transformers or the encoder; the message is the command.
             DataError: the encoder's file is not the one that the head was fitted with.
         """
         self._encoder = _shared_encoder()
@@ -168,10 +183,12 @@ class LocalJudge:
 
     @property
     def name(self) -> str:
+        """`local`."""
         return "local"
 
     @property
     def rubric_version(self) -> str:
+        """`local-<version of the features>-<hash of the heads>`."""
         return self._version
 
     async def judge(
@@ -185,9 +202,9 @@ class LocalJudge:
         for item in items:
             if not item.stated_solutions and not item.intended_solutions:
                 raise JudgeError(
-                    f"item {item.id!r} has no stated_solutions and no intended_solutions; the local "
-                    "judge needs this grounding to compare answers with. Add them to the item, or use "
-                    "a judge that reads the query alone"
+                    f"item {item.id!r} has no stated_solutions and no intended_solutions; the "
+                    "local judge needs this grounding to compare answers with. Add them to the "
+                    "item, or use a judge that reads the query alone"
                 )
         return await asyncio.to_thread(self._judge, list(items), list(answers))
 
