@@ -47,6 +47,9 @@ of the chunks of the bundled answers are above; text made of the query's sentenc
 ECHO_FULL = 0.85
 """Cosine from which it counts for nothing: it repeats the question, or only names the goal."""
 
+TOPIC = 0.50
+"""Cosine to the query or a request at which a chunk begins to be about the matter."""
+
 QUERY_CHUNKS = 24
 """At most so many chunks of a query are compared with; a pasted log says less with every line."""
 PIECES = 24
@@ -194,7 +197,7 @@ class _View:
     """
 
     topic: float
-    """log(1 + number of chunks near to the query or a request), remaining here or not."""
+    """log(1 + number of chunks about the item's matter), whether or not they remain here."""
     gate: Floats
     """In (0, 1]: how far each chunk counts. Length N, as `weight` and `relevance`."""
     strength: float
@@ -220,7 +223,7 @@ def _view(grounding: Grounding, texts: Sequence[str], vectors: Vectors) -> _View
     echo = cosines[:, says:].max(axis=1)
     gate = _gate(relevance)
     gate *= np.clip((ECHO_FULL - echo) / (ECHO_FULL - ECHO), 0.0, 1.0)
-    topic = float(np.log1p(_gate(echo).sum()))
+    topic = float(np.log1p(_gate(echo - (TOPIC - GATE)).sum()))
     kept = np.flatnonzero(gate > 0)
     if len(kept) == 0:
         return _View(
