@@ -36,8 +36,11 @@ def main() -> None:
 
 
 def _counts(values: list[object]) -> str:
-    return ", ".join(f"{value} {values.count(value)}" for value in sorted(set(map(str, values)))
-                     ) if isinstance(values[0], str) else f"yes {sum(map(bool, values))}"
+    return (
+        ", ".join(f"{value} {values.count(value)}" for value in sorted(set(map(str, values))))
+        if isinstance(values[0], str)
+        else f"yes {sum(map(bool, values))}"
+    )
 
 
 if __name__ == "__main__":

@@ -34,7 +34,9 @@ def main() -> None:
     policy = run.load_policy(trainable=True)
     pairs = recipe.fit_to_length(pairs, policy, settings.max_length)
     facts = run.record_data(data, pairs)
-    run.say(f"{len(pairs.pairs)} pairs; {len(data.held_out)} held-out items; run in {run.folder.path}")
+    run.say(
+        f"{len(pairs.pairs)} pairs; {len(data.held_out)} held-out items; run in {run.folder.path}"
+    )
     before = run.evaluate("before", policy, data)
 
     trainer = DPOTrainer(

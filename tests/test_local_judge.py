@@ -34,47 +34,51 @@ LABELS = (
 )
 
 PADDING = {
-    "prose": (
-        "The history of the lighthouse goes back to the thirteenth century. Fishermen paid a small "
-        "tax to keep the fire burning through winter. Later a stone tower replaced the wooden one. "
-        "Visitors can climb its 212 steps between May and October. A museum in the former keeper's "
-        "house shows lamps, logbooks and photographs."
-    ),
-    "list": (
-        "- Monday: football practice at six\n- Wednesday: library books are due\n"
-        "- Thursday: grandma's birthday, buy tulips\n- Friday: pizza and a film\n"
-        "- Saturday: visit the zoo with the neighbours"
-    ),
-    "code": (
-        "```python\ndef fibonacci(n):\n    a, b = 0, 1\n    for _ in range(n):\n        a, b = b, a + b\n"
-        "    return a\n\nprint([fibonacci(k) for k in range(10)])\n```"
-    ),
-    "pleasantries": (
-        "Thank you for reading this far. I hope you have a wonderful day! Let me know whether there "
-        "is anything else you would like. It is always a pleasure to help. Remember that every "
-        "journey begins with a single step, and take good care of yourself."
-    ),
-    "filler": (
-        "In conclusion, these are important considerations. It is worth noting that every situation "
-        "is different. There are many factors to take into account. As mentioned above, the best "
-        "approach depends on your needs. Ultimately, the choice is yours."
-    ),
+    "prose": """
+The history of the lighthouse goes back to the thirteenth century. Fishermen paid a small tax to
+keep the fire burning through winter. Later a stone tower replaced the wooden one. Visitors can
+climb its 212 steps between May and October. A museum in the former keeper's house shows lamps,
+logbooks and photographs.""",
+    "list": """
+- Monday: football practice at six
+- Wednesday: library books are due
+- Thursday: grandma's birthday, buy tulips
+- Friday: pizza and a film
+- Saturday: visit the zoo with the neighbours""",
+    "code": """
+```python
+def fibonacci(n):
+    a, b = 0, 1
+    for _ in range(n):
+        a, b = b, a + b
+    return a
+
+print([fibonacci(k) for k in range(10)])
+```""",
+    "pleasantries": """
+Thank you for reading this far. I hope you have a wonderful day! Let me know whether there is
+anything else you would like. It is always a pleasure to help. Remember that every journey begins
+with a single step, and take good care of yourself.""",
+    "filler": """
+In conclusion, these are important considerations. It is worth noting that every situation is
+different. There are many factors to take into account. As mentioned above, the best approach
+depends on your needs. Ultimately, the choice is yours.""",
 }
 
-STUFFING = {
-    "cue words": " However, instead, actually, not, but, although, rather, never, wrong, no.",
-    "cue sentences": (
-        "\n\nHowever, this is actually not what you want. Instead, rather not. No, but actually never."
-    ),
-    "keywords": (
-        "\n\nThe misconception is that this works. The real goal is something else. What you "
-        "actually want is different, so do that instead."
-    ),
-    "rubric words": (
-        "\n\nYour stated approach is a misconception and will not help you. The intended request is "
-        "to reach your real goal, and the real solution focuses on it."
-    ),
-}
+STUFFING = (
+    " However, instead, actually, not, but, although, rather, never, wrong, no.",
+    """
+
+However, this is actually not what you want. Instead, rather not. No, but actually never.""",
+    """
+
+The misconception is that this works. The real goal is something else. What you actually want is
+different, so do that instead.""",
+    """
+
+Your stated approach is a misconception and will not help you. The intended request is to reach
+your real goal, and the real solution focuses on it.""",
+)
 
 
 @pytest.fixture(scope="module")
@@ -176,37 +180,34 @@ def test_head_file_says_what_it_was_fitted_on(mini: list[Item]) -> None:
 # ---------------------------------------------------------------- what a policy might try
 
 
-@pytest.mark.parametrize("padding", PADDING.values(), ids=PADDING)
-def test_off_topic_padding_never_raises_the_reward(
-    judge: LocalJudge, mini: list[Item], padding: str
-) -> None:
-    pairs = sample(mini, 9)
+def test_off_topic_padding_never_raises_the_reward(judge: LocalJudge, mini: list[Item]) -> None:
+    pairs = sample(mini, 11)
     assert len(pairs) >= 80
     items, answers = [], []
     for item, reference in pairs:
-        times = -(-2 * len(reference.text) // len(padding))  # to three times the length
-        text = "\n\n".join([padding] * times)
-        items += [item] * 3
-        answers += [reference.text, f"{reference.text}\n\n{text}", f"{text}\n\n{reference.text}"]
-    plain, after, before = np.array(rewards(judge, items, answers)).reshape(-1, 3).T
-    assert (after <= plain + 1e-6).all()
-    assert (before <= plain + 1e-6).all()
+        items += [item] * (1 + 2 * len(PADDING))
+        answers.append(reference.text)
+        for padding in PADDING.values():
+            times = -(-2 * len(reference.text) // len(padding))  # to three times the length
+            text = "\n\n".join([padding] * times)
+            answers += [f"{reference.text}\n\n{text}", f"{text}\n\n{reference.text}"]
+    table = np.array(rewards(judge, items, answers)).reshape(len(pairs), -1)
+    rise = table[:, 1:] - table[:, :1]
+    assert rise.max() <= 1e-6
+
+
+def literal_answers(items: Sequence[Item]) -> list[tuple[Item, str]]:
+    found = [(item, item.reference("literal")) for item in items]
+    return [(item, reference.text) for item, reference in found if reference is not None]
 
 
 def test_stuffing_with_cue_words_and_keywords_does_not_pay(
     judge: LocalJudge, mini: list[Item]
 ) -> None:
-    literal = [
-        (item, reference.text)
-        for item in mini[::5]
-        if (reference := item.reference("literal")) is not None
-    ]
-    assert len(literal) >= 25
-    texts = [["", *STUFFING.values()]] * len(literal)
-    items = [item for item, _ in literal for _ in range(len(texts[0]))]
-    answers = [
-        f"{text}{more}" for (_, text), row in zip(literal, texts, strict=True) for more in row
-    ]
+    literal = literal_answers(mini[::6])
+    assert len(literal) >= 20
+    items = [item for item, _ in literal for _ in range(1 + len(STUFFING))]
+    answers = [f"{text}{more}" for _, text in literal for more in ("", *STUFFING)]
     table = np.array(rewards(judge, items, answers)).reshape(len(literal), -1)
     rise = table[:, 1:] - table[:, :1]
     assert rise.mean(axis=0).max() <= 0.05
@@ -216,12 +217,8 @@ def test_stuffing_with_cue_words_and_keywords_does_not_pay(
 def test_saying_the_question_again_or_naming_the_goal_hardly_pays(
     judge: LocalJudge, mini: list[Item]
 ) -> None:
-    """On average. A single answer can gain more; nothing that reads embeddings can rule that out."""
-    literal = [
-        (item, reference.text)
-        for item in mini[::5]
-        if (reference := item.reference("literal")) is not None
-    ]
+    """On average: a few answers gain more than that, which the gates do not rule out."""
+    literal = literal_answers(mini[::6])
     items = [item for item, _ in literal for _ in range(3)]
     answers = [
         f"{text}{more}"
@@ -251,7 +248,7 @@ ODD = {
     "only code": "```\nls -la\n```",
     "empty fence": "```\n```",
     "unclosed fence": "Run this:\n```bash\necho hello",
-    "chinese": "先别换硬盘。日志文件被删除了，但是进程还占着它，所以空间没有释放。重启那个服务就行了。",
+    "chinese": "先别换硬盘。日志文件被删除了。进程还占着它。所以空间没有释放。重启那个服务就行了。",
     "arabic": "لا تحذف الملف. أعد تشغيل الخدمة حتى تتحرر المساحة على القرص.",
     "hebrew": "אל תמחק את הקובץ. הפעל מחדש את השירות.",
     "lone surrogate": "broken \ud83d text",
@@ -374,9 +371,8 @@ def test_threads_may_share_it(judge: LocalJudge, mini: list[Item]) -> None:
         assert np.allclose(one, expected, atol=1e-5)
 
 
-def test_few_items_are_kept(
-    judge: LocalJudge, mini: list[Item], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_items_are_kept(mini: list[Item], monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = LocalJudge()
     monkeypatch.setattr(local, "KEPT_ITEMS", 2)
     judged(judge, mini[:4], ["ok"] * 4)
     assert len(judge._groundings) == 2
@@ -391,7 +387,7 @@ def word_vectors(texts: Sequence[str]) -> Vectors:
     for i, text in enumerate(texts):
         for word in re.findall(r"\w+", text.lower()):
             rows[i, sum(word.encode()) * 31 % 384] += 1
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9))
 
 
 def test_fitting_twice_writes_the_same_bytes(mini: list[Item]) -> None:

@@ -166,9 +166,9 @@ def test_the_answer_with_more_cue_words_is_goal_focused_in_half_of_the_pairs(
     mini: list[Item],
 ) -> None:
     def cues(answer: str) -> int:
-        return len(CUES.findall(answer.replace("’", "'")))  # noqa: RUF001  # how many write it
+        return len(CUES.findall(answer.replace("’", "'")))  # how many write it
 
-    assert cues("No, don’t; rather not.") == 4  # noqa: RUF001
+    assert cues("No, don’t; rather not.") == 4
     pairs = [(text(i, "goal_focused"), text(i, "literal")) for i in xy(mini)]
     share = sum(right(cues(good), cues(bad)) for good, bad in pairs) / len(pairs)
     assert 0.40 <= share <= 0.60, share

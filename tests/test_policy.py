@@ -62,6 +62,15 @@ def test_an_answer_that_reaches_the_limit_is_marked(policy: Policy) -> None:
     assert answer.truncated
 
 
+def test_the_models_own_generation_settings_change_nothing(tiny: str) -> None:
+    plain = load_policy(tiny, device="cpu")
+    expected = plain.answer(PROMPTS, max_new_tokens=12)
+    own = plain.model.generation_config
+    own.do_sample, own.temperature, own.repetition_penalty, own.num_beams = True, 5.0, 9.0, 3
+    own.no_repeat_ngram_size = 1
+    assert plain.answer(PROMPTS, max_new_tokens=12) == expected
+
+
 def test_option_logits_are_those_right_after_the_prompt(policy: Policy) -> None:
     found = policy.option_logits(PROMPTS, ("A", "B"))
     a, b = (policy.tokenizer.encode(x, add_special_tokens=False)[0] for x in "AB")
@@ -115,7 +124,7 @@ def test_a_name_that_is_no_policy_is_refused_before_anything_is_loaded(
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="neither config.json nor adapter_config.json"):
+    with pytest.raises(ConfigError, match=r"neither config\.json nor adapter_config\.json"):
         is_adapter(str(tmp_path))
 
 

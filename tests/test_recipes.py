@@ -116,7 +116,7 @@ def test_a_second_run_into_the_folder_is_refused(finished: tuple[Path, str, str]
     assert again.returncode != 0
     assert "is not empty" in again.stderr
     assert "--resume" in again.stderr
-    assert "Traceback (most recent call last):\n  File \"" + str(ROOT) not in again.stderr
+    assert 'Traceback (most recent call last):\n  File "' + str(ROOT) not in again.stderr
     assert (run / "report.json").read_bytes() == before
 
 
@@ -203,9 +203,7 @@ def test_the_tuned_adapter_is_evaluated_alone(
         assert json.loads(a)["better"] == json.loads(b)["better"]
 
 
-def test_training_goes_on_with_an_adapter(
-    finished: tuple[Path, str, str], tmp_path: Path
-) -> None:
+def test_training_goes_on_with_an_adapter(finished: tuple[Path, str, str], tmp_path: Path) -> None:
     run, _, _ = finished
     adapter = str(run / "adapter")
     refused = launch("dpo", "--config", config(tmp_path, adapter))
@@ -247,9 +245,7 @@ def test_two_processes_make_one_run_and_the_same_evaluation(
     assert "is not empty" in again.stderr  # and neither process hangs
 
 
-def test_the_benchmark_from_a_local_folder_with_controls_of_mini(
-    tiny: str, tmp_path: Path
-) -> None:
+def test_the_benchmark_from_a_local_folder_with_controls_of_mini(tiny: str, tmp_path: Path) -> None:
     folder = tmp_path / "XYBench"
     folder.mkdir()
     for split, count in (("train", 24), ("test", 6)):

@@ -101,7 +101,7 @@ def policy_dir() -> Path:
         try:
             model.save_pretrained(partial)
             tokenizer.save_pretrained(partial)
-            os.replace(partial, folder)
+            partial.replace(folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return folder

@@ -109,6 +109,7 @@ class Evaluation:
 
     @classmethod
     def from_jsonl(cls, text: str) -> Evaluation:
+        """What `to_jsonl` wrote."""
         # Not splitlines(): an answer may hold U+2028, which JSON leaves as it is.
         head, *lines = (json.loads(line) for line in text.split("\n") if line)
         rows = []
@@ -202,7 +203,9 @@ def evaluate(
                 diverged.add(item.id)
     if "picking" in parts:
         asked = [_picking_prompt(item, better.text, worse.text) for item, better, worse in compared]
-        asked += [_picking_prompt(item, worse.text, better.text) for item, better, worse in compared]
+        asked += [
+            _picking_prompt(item, worse.text, better.text) for item, better, worse in compared
+        ]
         logits = policy.option_logits(asked, OPTIONS, progress=tick("picking", len(asked)))
         for i, (item, _, _) in enumerate(compared):
             gaps = [logits[j][0] - logits[j][1] for j in (i, i + len(compared))]
@@ -306,9 +309,7 @@ def _focus(name: str) -> Callable[[Row], float | None]:
 def _direct(row: Row) -> float | None:
     if not row.verdict:
         return None
-    return float(
-        row.verdict["has_stated_solution"] and not row.verdict["identifies_misconception"]
-    )
+    return float(row.verdict["has_stated_solution"] and not row.verdict["identifies_misconception"])
 
 
 def _goal_served(row: Row) -> float | None:
@@ -572,9 +573,7 @@ def failure_bounds(evaluation: Evaluation, metric: Metric) -> tuple[float, float
     return (sum(values) + failed * low) / total, (sum(values) + failed * high) / total
 
 
-def headline(
-    evaluation: Evaluation, *, max_failure_rate: float = 0.05, seed: int = 0
-) -> Headline:
+def headline(evaluation: Evaluation, *, max_failure_rate: float = 0.05, seed: int = 0) -> Headline:
     """One number that a policy which ignores the query cannot push above 0. See `Headline`."""
     if "writing" not in evaluation.parts:
         return Headline(None, why="n/a: writing was not evaluated")
@@ -593,14 +592,15 @@ def headline(
         return Headline(None, why="n/a: no xy items")
     first = _mean(served, evaluation, (0, 1), seed)
     second = _mean(direct, evaluation, (0, 1), seed)
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     value = first.value + second.value - 1
-    if None in (first.low, first.high, second.low, second.high):
+    limits = (first.low, first.high, second.low, second.high)
+    low1, high1, low2, high2 = (math.nan if limit is None else limit for limit in limits)
+    if None in limits:
         return Headline(value)
     # The two rates come from different items, so they are independent; square-and-add of the
     # distances to the limits keeps the intervals' asymmetry (Zou & Donner 2008, "MOVER").
-    assert first.low is not None and first.high is not None
-    assert second.low is not None and second.high is not None
-    low = value - math.hypot(first.value - first.low, second.value - second.low)
-    high = value + math.hypot(first.high - first.value, second.high - second.value)
+    low = value - math.hypot(first.value - low1, second.value - low2)
+    high = value + math.hypot(high1 - first.value, high2 - second.value)
     return Headline(value, max(-1.0, low), min(1.0, high))

@@ -142,7 +142,7 @@ class Policy:
                 out = self.model.generate(
                     input_ids=batch.to(self.model.device),
                     attention_mask=mask.to(self.model.device),
-                    generation_config=_greedy(self.model, max_new_tokens, pad, sorted(end)),
+                    generation_config=_greedy(max_new_tokens, pad, sorted(end)),
                 )
             for i, row in zip(rows, out[:, width:].tolist(), strict=True):
                 length = next((n for n, token in enumerate(row) if token in end), len(row))
@@ -206,8 +206,6 @@ class Policy:
         Raises:
             ConfigError: an option is not one token of this tokenizer.
         """
-        import torch
-
         tokens = []
         for option in options:
             encoded = self.tokenizer.encode(option, add_special_tokens=False)
@@ -313,7 +311,9 @@ def load_policy(
             ) from None
         model = PeftModel.from_pretrained(model, path, is_trainable=trainable, **options)
     if tokenizer.chat_template is None:
-        raise ConfigError(f"{name}: the tokenizer has no chat template; use an instruction-tuned model")
+        raise ConfigError(
+            f"{name}: the tokenizer has no chat template; use an instruction-tuned model"
+        )
     return Policy(
         name=name,
         model=model.to(device),
@@ -339,7 +339,9 @@ def is_adapter(name: str) -> bool:
             return True
         if (folder / "config.json").is_file():
             return False
-        raise ConfigError(f"policy {name!r}: the folder has neither config.json nor adapter_config.json")
+        raise ConfigError(
+            f"policy {name!r}: the folder has neither config.json nor adapter_config.json"
+        )
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise ConfigError(
             f"policy {name!r}: no such folder, and not a hub name (owner/name); "
@@ -384,7 +386,9 @@ def base_of_adapter(path: str) -> str:
 
 
 def _cannot_load(name: str, base: str, error: Exception) -> Exception:
-    if not Path(base).is_dir() and ("offline" in str(error).lower() or "connect" in str(error).lower()):
+    if not Path(base).is_dir() and (
+        "offline" in str(error).lower() or "connect" in str(error).lower()
+    ):
         return HubUnreachable(
             f"policy {name!r}: {base} is not in the hub cache and the hub cannot be reached; fetch it "
             f"where there is a network (hf download {base} --local-dir DIR) and pass DIR, or use "
@@ -410,12 +414,23 @@ def _end_tokens(model: Any, tokenizer: Any) -> set[int]:
     return {int(t) for t in (*ends, tokenizer.eos_token_id) if t is not None}
 
 
-def _greedy(model: Any, max_new_tokens: int, pad: int, end: list[int]) -> Any:
-    """A fresh configuration: the model's own may ask for sampling or for a repetition penalty."""
+def _greedy(max_new_tokens: int, pad: int, end: list[int]) -> Any:
+    """Plain greedy decoding.
+
+    What is left unset here, transformers fills from the model's own configuration, which may ask for
+    sampling, beams or a repetition penalty; so all of that is named.
+    """
     from transformers import GenerationConfig
 
     return GenerationConfig(
-        do_sample=False, max_new_tokens=max_new_tokens, pad_token_id=pad, eos_token_id=end
+        do_sample=False,
+        num_beams=1,
+        repetition_penalty=1.0,
+        no_repeat_ngram_size=0,
+        min_new_tokens=0,
+        max_new_tokens=max_new_tokens,
+        pad_token_id=pad,
+        eos_token_id=end,
     )
 
 

@@ -118,9 +118,7 @@ def load_data(config: Recipe) -> Data:
         raise DataError([f"no item is on the {config.evaluation.split} side: nothing to evaluate"])
     if config.evaluation.split != "train":
         check_no_overlap(train, held_out)
-    return Data(
-        tuple(train), tuple(_limited(held_out, config.evaluation)), splits, tuple(sources)
-    )
+    return Data(tuple(train), tuple(_limited(held_out, config.evaluation)), splits, tuple(sources))
 
 
 def _limited(items: Sequence[Item], config: EvaluationConfig) -> list[Item]:
@@ -224,9 +222,7 @@ class Run:
             facts["pairs hash"] = pairs.hash[:12]
             self.write(
                 "pairs.jsonl",
-                "".join(
-                    json.dumps(p.as_row(), ensure_ascii=False) + "\n" for p in pairs.pairs
-                ),
+                "".join(json.dumps(p.as_row(), ensure_ascii=False) + "\n" for p in pairs.pairs),
             )
         self.write("splits.json", data.splits.to_json())
         self.write("data.json", json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
@@ -414,7 +410,9 @@ def trainer_settings(run: Run, section: Mapping[str, Any]) -> dict[str, Any]:
 def rows(pairs: PairSet, policy: PolicyConfig) -> list[dict[str, Any]]:
     """The pairs in TRL's columns, to be rendered as the policy renders them in evaluation."""
     # The column only where it says something: TRL 1.16 fails on a row that has None there.
-    extra = {"chat_template_kwargs": policy.chat_template_kwargs} if policy.chat_template_kwargs else {}
+    extra = (
+        {"chat_template_kwargs": policy.chat_template_kwargs} if policy.chat_template_kwargs else {}
+    )
     return [{**pair.as_row(), **extra} for pair in pairs.pairs]
 
 
@@ -451,7 +449,7 @@ def fit_to_length(pairs: PairSet, policy: Policy, max_length: int | None) -> Pai
 
 
 def lora_config(section: Mapping[str, Any] | None) -> Any:
-    """peft's LoraConfig of the configuration's section; None for None."""
+    """Peft's LoraConfig of the configuration's section; None for None."""
     if section is None:
         return None
     from peft import LoraConfig

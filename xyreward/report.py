@@ -15,7 +15,6 @@ from xyreward.evaluation import (
     Headline,
     ImplicitReward,
     Line,
-
     failure_bounds,
     failures,
     headline,
@@ -98,6 +97,7 @@ def _implicit(value: ImplicitReward | None) -> dict[str, Any] | None:
 
 
 def to_json(report: Mapping[str, Any]) -> str:
+    """The report as strict JSON: a number that is not finite is an error here, not a bad file."""
     return json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -112,12 +112,16 @@ def to_markdown(report: Mapping[str, Any]) -> str:
         "# Held-out evaluation",
         "",
         f"{counts['xy']} items with a hidden goal, {counts['control']} controls. "
-        + (f"Judge: `{report['judge']}` (`{report['rubric_version']}`). " if report["judge"] else "")
+        + (
+            f"Judge: `{report['judge']}` (`{report['rubric_version']}`). "
+            if report["judge"]
+            else ""
+        )
         + "Brackets are 95 % intervals over clusters of items (BCa bootstrap)"
         + ("; changes are paired by item." if two else "."),
         "",
     ]
-    out += _headline_lines(report) + [""]
+    out += [*_headline_lines(report), ""]
     header = ["", "n", "before", "after", "change"] if two else ["", "n", "value"]
     out += ["| " + " | ".join(header) + " |", "|---|" + "---:|" * (len(header) - 1)]
     for kind in (*KINDS, None):
@@ -131,7 +135,7 @@ def to_markdown(report: Mapping[str, Any]) -> str:
     out.append("")
     implicit = {k: v for k, v in report["implicit_reward"].items() if v}
     if implicit:
-        out += _implicit_lines(implicit) + [""]
+        out += [*_implicit_lines(implicit), ""]
     out += _failure_lines(report)
     out += [f"- {note}" for note in report["notes"]]
     if report["facts"]:
@@ -226,7 +230,8 @@ def _failure_lines(report: Mapping[str, Any]) -> list[str]:
             reasons = ", ".join(f"{n} {k}" for k, n in sorted(f["by_kind"].items()))
             out.append(
                 f"- judge failures {name}, {f['kind']} items: {f['failed']} of "
-                f"{f['judged'] + f['failed']} ({f['rate']:.1%})" + (f": {reasons}" if reasons else "")
+                f"{f['judged'] + f['failed']} ({f['rate']:.1%})"
+                + (f": {reasons}" if reasons else "")
             )
     return out
 
@@ -237,5 +242,3 @@ def _fact(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(str(v) for v in value)
     return str(value)
-
-
