@@ -21,15 +21,11 @@ DEFAULT = Path(__file__).parent.parent / "configs/dpo/quickstart.yaml"
 def main() -> None:
     config, arguments = parse_arguments(DPORecipe, DEFAULT)
 
-    # Everything that can be wrong is found here, before a model is loaded.
-    from datasets import Dataset
-    from trl import DPOConfig, DPOTrainer
-
-    recipe.check_before_training(config, arguments.path, DPOConfig)
+    # Configuration, judge, data and run folder are checked before a model is loaded.
+    settings, lora = recipe.dpo_settings(config, arguments.path)
     data = recipe.load_data(config)
     pairs = recipe.make_pairs(config, data)
     run = recipe.Run(config, arguments)
-    settings = DPOConfig(**recipe.trainer_settings(run, config.dpo))
 
     policy = run.load_policy(trainable=True)
     pairs = recipe.fit_to_length(pairs, policy, settings.max_length)
@@ -39,15 +35,19 @@ def main() -> None:
     )
     before = run.evaluate("before", policy, data)
 
+    from datasets import Dataset
+    from trl import DPOTrainer
+
     trainer = DPOTrainer(
         model=policy.model,
         args=settings,
-        train_dataset=Dataset.from_list(recipe.rows(pairs, config.policy)),
+        train_dataset=Dataset.from_list(recipe.rows(pairs, policy)),
         processing_class=policy.tokenizer,
-        peft_config=recipe.lora_config(config.lora),
+        peft_config=lora,
     )
-    trained, training_facts = recipe.fit(run, trainer)
+    trained, training_facts = recipe.fit(run, trainer, policy)
     del trainer, policy
+    recipe.free_memory()
 
     # What is evaluated is what was saved, so a broken save shows here and not at the user's.
     after = run.evaluate("after", run.load_policy(str(trained)), data) if before else None

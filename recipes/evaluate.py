@@ -21,7 +21,7 @@ def main() -> None:
     data = recipe.load_data(config)
     run = recipe.Run(config, arguments)
     facts = run.record_data(data)
-    run.finish(run.evaluate("before", run.load_policy(), data), None, facts)
+    run.finish(run.evaluate("evaluation", run.load_policy(), data), None, facts)
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def test_a_key_given_twice_is_an_error(file: Path, text: str) -> None:
         ("pairs: {control_share: .nan}", "pairs.control_share: Input should be"),
         ("pairs: {control_share: yes}", "pairs.control_share: Input should be a valid number"),
         ("pairs: {rejected_kinds: [litteral]}", "pairs.rejected_kinds.0: Input should be 'goal_"),
-        ("evaluation: {split: tset}", "evaluation.split: Input should be 'train', 'dev' or 'test'"),
+        ("evaluation: {split: tset}", "evaluation.split: Input should be 'dev' or 'test'"),
         ("evaluation: {limit: -1}", "evaluation.limit: Input should be greater than 0 (found -1)"),
         ("evaluation: {parts: writing}", "evaluation.parts: expected a list (found 'writing')"),
         ("policy: {model: 135}", "policy.model: Input should be a valid string (found 135)"),

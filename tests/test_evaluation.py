@@ -17,8 +17,10 @@ from xyreward.evaluation import (
     failure_bounds,
     failures,
     headline,
+    headline_change,
     implicit_reward,
     measure,
+    picking_prompt,
 )
 from xyreward.items import Item, ItemKind
 from xyreward.policy import LogProb, Policy, load_policy
@@ -105,6 +107,31 @@ def test_the_headline_pays_no_policy_that_ignores_the_query(
     assert found.high is not None
     assert -1 <= found.low <= expected <= found.high <= 1
     assert found.low < found.high  # ten items cannot make it certain
+
+
+def test_the_change_of_the_headline_is_paired_by_item() -> None:
+    controls = [row(f"c{i}", DIRECT, "control") for i in range(8)]
+    before = evaluation(*[row(f"x{i}", GOAL if i < 2 else LITERAL) for i in range(8)], *controls)
+    after = evaluation(
+        *[row(f"x{i}", GOAL if i < 6 else LITERAL) for i in range(8)],
+        *controls[:6],
+        row("c6", INVENTS, "control"),
+        row("c7", INVENTS, "control"),
+    )
+    found = headline_change(before, after)
+    assert found.value == (6 - 2) / 8 - 2 / 8
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < found.value < found.high
+    alone = [headline(e) for e in (before, after)]
+    assert found.value == pytest.approx((alone[1].value or 0) - (alone[0].value or 0))
+
+
+def test_the_papers_three_focuses_leave_neither_out() -> None:
+    rows = [row("a", GOAL), row("b", LITERAL), row("c", LITERAL), row("d", REFUSAL)]
+    assert value("paper_focus_intended", *rows) == 1 / 3
+    assert value("paper_focus_stated", *rows) == 2 / 3
+    assert value("focus_neither", *rows) == 1 / 4
 
 
 def test_no_headline_without_controls() -> None:
@@ -251,13 +278,13 @@ def test_picking_cancels_the_position(policy: Policy) -> None:
 def test_a_failed_judgement_is_kept_as_a_failure_and_never_as_a_number(policy: Policy) -> None:
     judge = ScriptedJudge({})  # knows no answer
     found = evaluate(policy, items()[:2], judge=judge, parts=("writing",), max_new_tokens=8)
+    assert all(r.answer for r in found.rows)
     for r in found.rows:
-        if r.answer:
-            assert r.failure is not None
-            assert r.failure["kind"] == "off_menu"
-            assert r.reward is None
-            assert r.soft_reward is None
-    assert "null" in found.to_jsonl()
+        assert r.failure is not None
+        assert r.failure["kind"] == "off_menu"
+        assert r.verdict is None
+        assert r.reward is None
+        assert r.soft_reward is None
 
 
 def test_a_policy_that_diverged_is_noted_and_never_a_number(tiny: str) -> None:
@@ -277,8 +304,10 @@ def test_two_items_of_one_id_are_refused(policy: Policy) -> None:
 
 def test_a_query_with_braces_does_not_reach_into_the_picking_prompt(policy: Policy) -> None:
     hostile = make_item(id="h", query="What does {a} mean in {query}? And {0}?")
-    found = evaluate(policy, [hostile], parts=("picking",))
-    assert math.isfinite(found.rows[0].pick_margin or math.nan)
+    (message,) = picking_prompt(hostile, "first answer, with {b}", "second answer")
+    assert "What does {a} mean in {query}? And {0}?" in message["content"]
+    assert "first answer, with {b}" in message["content"]
+    assert message["content"].count("second answer") == 1
 
 
 def test_the_file_of_an_evaluation_is_json_line_by_line(policy: Policy) -> None:

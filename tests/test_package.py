@@ -28,6 +28,7 @@ PUBLIC = [
     "evaluate",
     "load_items",
     "load_judge",
+    "load_policy",
     "score",
 ]
 

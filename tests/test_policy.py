@@ -152,7 +152,7 @@ def test_an_adapter_is_loaded_on_the_base_that_it_names(tiny: str, tmp_path: Pat
     assert loaded.adapter
     assert all(abs(a.total - b.total) > 0.01 for a, b in zip(after, before, strict=True))
 
-    (tmp_path / "xyreward.json").write_text(json.dumps({"base_policy": tiny}))
+    (tmp_path / "xyreward.json").write_text(json.dumps({"name": tiny}))
     again = load_policy(str(tmp_path), device="cpu").log_probs(PROMPTS, ANSWERS)
     assert [v.total for v in again] == pytest.approx([v.total for v in after])
 

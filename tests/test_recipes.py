@@ -116,7 +116,7 @@ def test_a_second_run_into_the_folder_is_refused(finished: tuple[Path, str, str]
     assert again.returncode != 0
     assert "is not empty" in again.stderr
     assert "--resume" in again.stderr
-    assert 'Traceback (most recent call last):\n  File "' + str(ROOT) not in again.stderr
+    assert f'File "{ROOT}/recipes' not in again.stderr  # our message, not our traceback
     assert (run / "report.json").read_bytes() == before
 
 
@@ -197,7 +197,7 @@ def test_the_tuned_adapter_is_evaluated_alone(
         "--set=evaluation.parts=[preference]",
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    alone = (tmp_path / "eval/before.jsonl").read_text().split("\n")[1:4]
+    alone = (tmp_path / "eval/evaluation.jsonl").read_text().split("\n")[1:4]
     trained = (run / "after.jsonl").read_text().split("\n")[1:4]
     for a, b in zip(alone, trained, strict=True):
         assert json.loads(a)["better"] == json.loads(b)["better"]
@@ -216,7 +216,7 @@ def test_training_goes_on_with_an_adapter(finished: tuple[Path, str, str], tmp_p
     goes_on_from = (tmp_path / "run/before.jsonl").read_text().split("\n")[1]
     assert json.loads(goes_on_from)["better"] == json.loads(first)["better"]
     saved = json.loads((tmp_path / "run/adapter/xyreward.json").read_text())
-    assert "adapter" not in Path(saved["base_policy"]).name
+    assert saved == json.loads((run / "adapter/xyreward.json").read_text())
 
 
 def test_all_weights_can_be_trained_and_evaluation_skipped(tiny: str, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """report.json and report.md say what was measured, with intervals, and nothing that was not."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from xyreward.evaluation import Evaluation, Row
 from xyreward.policy import LogProb
@@ -52,7 +52,7 @@ def test_every_number_of_the_table_has_an_interval() -> None:
     page = to_markdown(build_report(evaluation(False), evaluation(True)))
     rows_of_numbers = [ln for ln in page.splitlines() if ln.startswith("| ") and " n |" not in ln]
     rows_of_numbers = [ln for ln in rows_of_numbers if "**" not in ln]
-    assert len(rows_of_numbers) == 20 + 2  # metrics, and what training moved
+    assert len(rows_of_numbers) == 23 + 2  # metrics, and what training moved
     for line in rows_of_numbers:
         for cell in line.split("|")[3:-1]:
             assert "[" in cell, line
@@ -63,6 +63,7 @@ def test_the_headline_and_the_change_are_those_of_the_rows() -> None:
     report = build_report(evaluation(False), evaluation(True))
     assert report["headline"]["before"]["value"] == 0.0  # 0/8 served + 4/4 direct - 1
     assert report["headline"]["after"]["value"] == 0.5  # 4/8 served + 4/4 direct - 1
+    assert report["headline"]["change"]["value"] == 0.5
     (served,) = (m for m in report["metrics"] if m["key"] == "intended_solution")
     assert served["change"]["value"] == 0.5
     assert served["change"]["low"] <= 0.5 <= served["change"]["high"]
@@ -87,8 +88,17 @@ def test_failures_stand_beside_the_metrics_with_their_bounds() -> None:
 
 
 def test_text_from_data_does_not_reach_the_page() -> None:
-    page = to_markdown(build_report(evaluation(False), evaluation(True)))
+    hostile = "<script>alert(1)</script> | `x`\n# Heading"
+    report = build_report(
+        replace(evaluation(False), policy=hostile),
+        replace(evaluation(True), policy=hostile),
+        facts={"sources": [hostile], hostile: {"a": hostile}},
+    )
+    report["notes"].append(hostile)
+    page = to_markdown(report)
     assert "<script>" not in page
+    assert "\n# Heading" not in page
+    assert page.count("alert(1)") == 2 + 1 + 2 + 1  # policies, sources, key and value, a note
 
 
 def test_the_json_is_strict_and_holds_what_the_page_shows() -> None:

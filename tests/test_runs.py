@@ -51,10 +51,48 @@ def test_a_folder_that_holds_anything_is_refused_with_what_to_do(tmp_path: Path,
     assert not (tmp_path / "config.yaml").exists()
 
 
+def begun(path: Path) -> Path:
+    """A run that has done some work and ended."""
+    opened(path).write("before.jsonl", "kept")
+    return path
+
+
 def test_a_second_run_into_the_same_folder_is_refused(tmp_path: Path) -> None:
-    opened(tmp_path)
-    with pytest.raises(RunFolderError, match=r"is not empty \(config.yaml, environment.json\)"):
+    with pytest.raises(RunFolderError, match=r"is not empty \(before.jsonl, config.yaml, env"):
+        opened(begun(tmp_path))
+
+
+def test_a_run_that_stopped_before_its_first_work_is_in_nobodys_way(tmp_path: Path) -> None:
+    opened(tmp_path).write("pairs.jsonl", "of a configuration with a typo")
+    other = CONFIG.model_copy(update={"seed": 7})
+    assert opened(tmp_path, other).read("pairs.jsonl") is None
+    assert load_config(DPORecipe, tmp_path / "config.yaml") == other
+    assert opened(tmp_path, resume=True).read("config.yaml") is not None
+
+
+def test_a_configuration_of_the_users_own_is_not_taken_for_a_run(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("seed: 1\n")
+    with pytest.raises(RunFolderError, match=r"is not empty \(config.yaml\)"):
         opened(tmp_path)
+
+
+def test_two_runs_in_one_folder_at_once_are_refused(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    code = (
+        "import sys; from xyreward.config import DPORecipe; from xyreward.runs import RunFolder; "
+    )
+    code += "RunFolder.open(DPORecipe(output_dir='x'), sys.argv[1], resume=True)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert "another process is running in it" in done.stderr
+    assert first.read("config.yaml") is not None
+
+
+def test_a_folder_that_cannot_be_written_is_our_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="cannot be used as the run's folder"):
+        opened(tmp_path / "file" / "run")
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
@@ -75,7 +113,7 @@ def test_resume_of_a_run_that_never_began_begins_it(tmp_path: Path) -> None:
 
 
 def test_resume_with_another_configuration_names_each_key_with_both_values(tmp_path: Path) -> None:
-    opened(tmp_path)
+    begun(tmp_path)
     other = CONFIG.model_copy(
         update={
             "seed": 7,
@@ -117,7 +155,7 @@ def test_a_folder_that_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_configuration_was_damaged_cannot_be_resumed(tmp_path: Path) -> None:
-    opened(tmp_path)
+    begun(tmp_path)
     (tmp_path / "config.yaml").write_text("seed: [1,\n")
     with pytest.raises(RunFolderError, match=r"config\.yaml: not valid YAML.*choose another fold"):
         opened(tmp_path, resume=True)

@@ -31,6 +31,7 @@ _WHERE = {
     "evaluate": "evaluation",
     "load_items": "loading",
     "load_judge": "judges",
+    "load_policy": "policy",
     "score": "scoring",
 }
 
@@ -49,6 +50,7 @@ __all__ = [
     "evaluate",
     "load_items",
     "load_judge",
+    "load_policy",
     "score",
 ]
 
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from xyreward.judges import Judge, load_judge
     from xyreward.loading import load_items
     from xyreward.pairs import build_pairs
+    from xyreward.policy import load_policy
     from xyreward.reward import Reward
     from xyreward.scoring import Score, ascore, score
     from xyreward.splits import assign_splits, check_no_overlap

@@ -28,7 +28,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from xyreward.embedded import POLICY_NAME
 from xyreward.errors import ConfigError
 from xyreward.items import AnswerKind, ItemKind
-from xyreward.splits import Side
 
 EvaluationPart = Literal["writing", "preference", "picking"]
 
@@ -51,8 +50,8 @@ class PolicyConfig(_Section):
     """Commit of a hub model."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Of the weights. `auto`: float32 on CPU and MPS, bfloat16 on CUDA where it is supported."""
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Passed to the chat template, e.g. `enable_thinking: false`."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Passed to the chat template, e.g. `enable_thinking: false`. None: what an adapter was trained with."""
 
 
 class ItemsConfig(_Section):
@@ -62,6 +61,8 @@ class ItemsConfig(_Section):
     hub_split: str | None = None
     revision: str | None = None
     columns: dict[str, str | None] = Field(default_factory=dict)
+    kind: ItemKind = "xy"
+    """Kind of the rows of a source that has no `kind` column."""
     kinds: tuple[ItemKind, ...] = Field(default=("xy", "control"), min_length=1)
     """Keep only these kinds of items of this source."""
 
@@ -77,7 +78,7 @@ class PairsConfig(_Section):
 class EvaluationConfig(_Section):
     """The held-out evaluation."""
 
-    split: Side = "test"
+    split: Literal["dev", "test"] = "test"
     parts: tuple[EvaluationPart, ...] = ("writing", "preference", "picking")
     """Empty: no evaluation."""
     judge: str = "local"

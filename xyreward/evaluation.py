@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from xyreward.config import EvaluationPart
@@ -60,6 +60,8 @@ class Row:
     domain: str
     language: str
     cluster: str
+    comparable: bool = False
+    """It has the two reference answers that preference and picking compare."""
     answer: str | None = None
     answer_tokens: int | None = None
     truncated: bool | None = None
@@ -93,7 +95,34 @@ class Evaluation:
     judge: str | None
     rubric_version: str | None
     parts: tuple[EvaluationPart, ...]
-    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the figures must know, in sentences."""
+        if not {"preference", "picking"} & set(self.parts):
+            return ()
+        notes = []
+        total = len(self.rows)
+        if bare := sum(not row.comparable for row in self.rows):
+            notes.append(
+                f"{bare} of {total} items have no pair of reference answers: no preference and no "
+                "picking on those"
+            )
+        diverged = [
+            row
+            for row in self.rows
+            if row.comparable
+            and (
+                ("preference" in self.parts and row.better is None)
+                or ("picking" in self.parts and row.picked is None)
+            )
+        ]
+        if diverged:
+            notes.append(
+                f"{self.policy} gave numbers that are not finite on {len(diverged)} of {total} items "
+                "(training diverged?); they are left out of preference and picking"
+            )
+        return tuple(notes)
 
     def to_jsonl(self) -> str:
         """A line that describes the evaluation, then a line per item."""
@@ -102,7 +131,6 @@ class Evaluation:
             "judge": self.judge,
             "rubric_version": self.rubric_version,
             "parts": self.parts,
-            "notes": self.notes,
         }
         lines = [head, *(asdict(row) for row in self.rows)]
         return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
@@ -123,7 +151,6 @@ class Evaluation:
             judge=head["judge"],
             rubric_version=head["rubric_version"],
             parts=tuple(head["parts"]),
-            notes=tuple(head["notes"]),
         )
 
 
@@ -187,7 +214,8 @@ def evaluate(
             )
 
     compared = [(item, *pair) for item in items if (pair := contrast(item))]
-    diverged: set[str] = set()
+    for item, _, _ in compared:
+        rows[item.id]["comparable"] = True
     if "preference" in parts:
         prompts = [item.messages for item, _, _ in compared]
         values = policy.log_probs(
@@ -196,21 +224,17 @@ def evaluate(
             progress=tick("preference", 2 * len(compared)),
         )
         for i, (item, _, _) in enumerate(compared):
+            # A policy that diverged gives NaN: not measured, and said so in `notes`.
             both = (values[i], values[i + len(compared)])
             if all(math.isfinite(value.total) for value in both):
                 rows[item.id].update(better=both[0], worse=both[1])
-            else:
-                diverged.add(item.id)
     if "picking" in parts:
-        asked = [_picking_prompt(item, better.text, worse.text) for item, better, worse in compared]
-        asked += [
-            _picking_prompt(item, worse.text, better.text) for item, better, worse in compared
-        ]
+        asked = [picking_prompt(item, better.text, worse.text) for item, better, worse in compared]
+        asked += [picking_prompt(item, worse.text, better.text) for item, better, worse in compared]
         logits = policy.option_logits(asked, OPTIONS, progress=tick("picking", len(asked)))
         for i, (item, _, _) in enumerate(compared):
             gaps = [logits[j][0] - logits[j][1] for j in (i, i + len(compared))]
             if not all(math.isfinite(gap) for gap in gaps):
-                diverged.add(item.id)
                 continue
             first = [_wins(gap) for gap in gaps]
             rows[item.id].update(
@@ -219,24 +243,12 @@ def evaluate(
                 pick_margin=(gaps[0] - gaps[1]) / 2,
             )
 
-    notes = []
-    if len(compared) < len(items) and {"preference", "picking"} & set(parts):
-        notes.append(
-            f"{len(items) - len(compared)} of {len(items)} items have no pair of reference answers: "
-            "no preference and no picking on those"
-        )
-    if diverged:
-        notes.append(
-            f"{policy.name} gave numbers that are not finite on {len(diverged)} of {len(items)} items "
-            "(training diverged?); they are left out of preference and picking"
-        )
     return Evaluation(
         policy=policy.name,
         rows=tuple(Row(**row) for row in rows.values()),
         judge=judge.name if judge else None,
         rubric_version=judge.rubric_version if judge else None,
         parts=tuple(parts),
-        notes=tuple(notes),
     )
 
 
@@ -249,7 +261,8 @@ def contrast(item: Item) -> tuple[Reference, Reference] | None:
     return (better, worse) if better and worse else None
 
 
-def _picking_prompt(item: Item, a: str, b: str) -> list[dict[str, str]]:
+def picking_prompt(item: Item, a: str, b: str) -> list[dict[str, str]]:
+    """The question of `picking` about two answers, as chat messages."""
     # One pass over the template: a query that contains "{a}" must not pull the answer in.
     text = PICKING_PROMPT.format(query=item.query_text, a=a, b=b)
     return [{"role": "user", "content": text}]
@@ -306,6 +319,12 @@ def _focus(name: str) -> Callable[[Row], float | None]:
     return lambda row: float(row.verdict["focus"] == name) if row.verdict else None
 
 
+def _paper_focus(name: str) -> Callable[[Row], float | None]:
+    """Among answers with one of the paper's three focuses; `neither`, which is ours, is left out."""
+    of_four = _focus(name)
+    return lambda row: None if row.verdict and row.verdict["focus"] == "neither" else of_four(row)
+
+
 def _direct(row: Row) -> float | None:
     if not row.verdict:
         return None
@@ -342,6 +361,18 @@ METRICS: tuple[Metric, ...] = (
     Metric("focus_balanced", "focus balanced", "xy", "writing", _focus("balanced"), ""),
     Metric("focus_stated", "focus stated", "xy", "writing", _focus("stated"), ""),
     Metric("focus_neither", "focus neither", "xy", "writing", _focus("neither"), "lower"),
+    Metric(
+        "paper_focus_intended", "focus intended, of the paper's three", "xy", "writing",
+        _paper_focus("intended"), "higher",
+    ),
+    Metric(
+        "paper_focus_balanced", "focus balanced, of the paper's three", "xy", "writing",
+        _paper_focus("balanced"), "",
+    ),
+    Metric(
+        "paper_focus_stated", "focus stated, of the paper's three", "xy", "writing",
+        _paper_focus("stated"), "",
+    ),
     Metric(
         "misconception", "misconception identified", "xy", "writing",
         _label("identifies_misconception"), "higher",
@@ -590,17 +621,40 @@ def headline(evaluation: Evaluation, *, max_failure_rate: float = 0.05, seed: in
         return Headline(None, why="n/a: no controls")
     if not served:
         return Headline(None, why="n/a: no xy items")
-    first = _mean(served, evaluation, (0, 1), seed)
-    second = _mean(direct, evaluation, (0, 1), seed)
-    assert first is not None
-    assert second is not None
-    value = first.value + second.value - 1
-    limits = (first.low, first.high, second.low, second.high)
-    low1, high1, low2, high2 = (math.nan if limit is None else limit for limit in limits)
-    if None in limits:
+    return _sum(
+        _mean(served, evaluation, (0, 1), seed), _mean(direct, evaluation, (0, 1), seed), -1
+    )
+
+
+def headline_change(
+    before: Evaluation, after: Evaluation, *, max_failure_rate: float = 0.05, seed: int = 0
+) -> Headline:
+    """The change of the headline, in [-2, 2], from paired differences by item."""
+    for evaluation in (before, after):
+        if (one := headline(evaluation, max_failure_rate=max_failure_rate)).value is None:
+            return Headline(None, why=one.why)
+    changes = []
+    for kind, value in (("xy", _goal_served), ("control", _direct)):
+        metric = Metric("", "", kind, "writing", value, "")
+        old, new = _values(metric, before), _values(metric, after)
+        paired = {key: new[key] - old[key] for key in old if key in new}
+        changes.append(_mean(paired, after, (-1, 1), seed))
+    return _sum(changes[0], changes[1], 0)
+
+
+def _sum(first: Estimate | None, second: Estimate | None, offset: float) -> Headline:
+    """Sum of two estimates from different items, which are therefore independent.
+
+    The interval squares and adds the distances to the limits, which keeps their asymmetry (MOVER; Zou
+    & Donner 2008, doi:10.1002/sim.3095).
+    """
+    if first is None or second is None:
+        return Headline(None, why="n/a: no item was judged both times")
+    value = first.value + second.value + offset
+    if first.low is None or first.high is None or second.low is None or second.high is None:
         return Headline(value)
-    # The two rates come from different items, so they are independent; square-and-add of the
-    # distances to the limits keeps the intervals' asymmetry (Zou & Donner 2008, "MOVER").
-    low = value - math.hypot(first.value - low1, second.value - low2)
-    high = value + math.hypot(high1 - first.value, high2 - second.value)
-    return Headline(value, max(-1.0, low), min(1.0, high))
+    return Headline(
+        value,
+        value - math.hypot(first.value - first.low, second.value - second.low),
+        value + math.hypot(first.high - first.value, second.high - second.value),
+    )

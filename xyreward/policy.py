@@ -8,8 +8,9 @@ Not here: training (TRL's trainers, see `recipes/`); judging (`judges/`).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from xyreward.errors import ConfigError, HubUnreachable, MissingDependency
 Messages = Sequence[Mapping[str, str]]
 Progress = Callable[[int], object]
 """Called with the number of pieces of work just done."""
+
+THINK = "<think>"
+"""How the models that think aloud open it."""
 
 TOKENS_PER_BATCH = 4096
 """Bound on padded tokens in one scoring batch: float32 logits of a 50k vocabulary stay below 0.8 GB."""
@@ -147,6 +151,7 @@ class Policy:
             for i, row in zip(rows, out[:, width:].tolist(), strict=True):
                 length = next((n for n, token in enumerate(row) if token in end), len(row))
                 text = self.tokenizer.decode(row[:length], skip_special_tokens=True)
+                text = self._opened_thinking(ids[i]) + text
                 answers[i] = Answer(visible(text), length, truncated=length == len(row))
             if progress:
                 progress(len(rows))
@@ -204,7 +209,7 @@ class Policy:
             Shape (N, len(options)).
 
         Raises:
-            ConfigError: an option is not one token of this tokenizer.
+            ConfigError: an option is not one token of this tokenizer, or a reply would begin with thinking.
         """
         tokens = []
         for option in options:
@@ -213,6 +218,12 @@ class Policy:
                 raise ConfigError(f"{self.name}: {option!r} is {len(encoded)} tokens, expected 1")
             tokens.append(encoded[0])
         ids = [self.prompt_ids(messages) for messages in prompts]
+        if ids and self._opened_thinking(ids[0]):
+            raise ConfigError(
+                f"{self.name}: the chat template opens a block of thinking, so the next token is no "
+                "reply; switch thinking off (policy.chat_template_kwargs, often enable_thinking: false) "
+                "or leave picking out of evaluation.parts"
+            )
         results: list[list[float]] = [[] for _ in ids]
         self.model.eval()
         if progress:
@@ -249,6 +260,11 @@ class Policy:
             )
         return output.logits
 
+    def _opened_thinking(self, prompt: Sequence[int]) -> str:
+        """The tag, where the template itself opens a block of thinking at the end of the prompt."""
+        end = self.tokenizer.decode(prompt[-8:]).rstrip()
+        return THINK if end.endswith(THINK) else ""
+
     def _pad_id(self) -> int:
         pad = self.tokenizer.pad_token_id
         return int(pad if pad is not None else self.tokenizer.eos_token_id)
@@ -270,12 +286,14 @@ def load_policy(
         revision: commit of a hub model or adapter.
         dtype: of the weights; `auto` is float32 on CPU and MPS and bfloat16 on a CUDA device that has it.
         device: `cpu`, `cuda`, `cuda:1`, `mps`; None takes what is there.
-        chat_template_kwargs: for models whose template has switches, e.g. `enable_thinking`.
+        chat_template_kwargs: for models whose template has switches, e.g. `enable_thinking`. None: what
+            the adapter was trained with, else none.
         trainable: load an adapter so that training can go on with it.
 
     Raises:
         MissingDependency: torch, transformers or peft, or the embedded model's package, is not installed.
-        ConfigError: no such folder, or it holds neither a model nor an adapter; no chat template.
+        ConfigError: no such folder or hub model, or it holds neither a model nor an adapter; no chat
+            template, or one that does not use a key of `chat_template_kwargs`.
         HubUnreachable: a hub name that is neither cached nor reachable.
     """
     try:
@@ -289,19 +307,20 @@ def load_policy(
     if dtype == "auto":
         dtype = "bfloat16" if device.startswith("cuda") and bf16_is_fast("cuda") else "float32"
     adapter = is_adapter(name)
-    path = str(policy_dir()) if name == POLICY_NAME else name
-    options: dict[str, Any] = {"revision": revision} if revision and not Path(path).is_dir() else {}
-    base = base_of_adapter(path) if adapter else path
+    folder = _folder(name, revision)
+    base = base_of_adapter(folder) if adapter else Base(folder)
+    base_folder = _folder(base.name, base.revision)
+    kwargs = base.chat_template_kwargs if chat_template_kwargs is None else chat_template_kwargs
+    has_tokenizer = adapter and (Path(folder) / "tokenizer_config.json").exists()
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(
-            path if adapter and (Path(path) / "tokenizer_config.json").exists() else base,
-            **({} if adapter else options),
+            folder if has_tokenizer else base_folder
         )
         model = transformers.AutoModelForCausalLM.from_pretrained(
-            base, dtype=getattr(torch, dtype), **({} if adapter else options)
+            base_folder, dtype=getattr(torch, dtype)
         )
     except (OSError, ValueError) as error:
-        raise _cannot_load(name, base, error) from error
+        raise ConfigError(f"policy {name!r}: cannot be loaded from {base.name}: {error}") from error
     if adapter:
         try:
             from peft import PeftModel
@@ -309,18 +328,59 @@ def load_policy(
             raise MissingDependency(
                 f"{name} is an adapter and needs peft: pip install 'xyreward[train]'"
             ) from None
-        model = PeftModel.from_pretrained(model, path, is_trainable=trainable, **options)
-    if tokenizer.chat_template is None:
-        raise ConfigError(
-            f"{name}: the tokenizer has no chat template; use an instruction-tuned model"
-        )
+        model = PeftModel.from_pretrained(model, folder, is_trainable=trainable)
+    _check_template(name, tokenizer.chat_template, kwargs)
     return Policy(
         name=name,
         model=model.to(device),
         tokenizer=tokenizer,
-        chat_template_kwargs=dict(chat_template_kwargs or {}),
+        chat_template_kwargs=dict(kwargs),
         adapter=adapter,
     )
+
+
+def _check_template(name: str, template: Any, kwargs: Mapping[str, Any]) -> None:
+    if template is None:
+        raise ConfigError(
+            f"{name}: the tokenizer has no chat template; use an instruction-tuned model"
+        )
+    # Jinja ignores an argument that a template does not use, and so would a misspelt one be.
+    unused = [key for key in kwargs if not re.search(rf"\b{re.escape(key)}\b", str(template))]
+    if unused:
+        raise ConfigError(
+            f"{name}: chat_template_kwargs has {', '.join(unused)}, which its chat template does not use"
+        )
+
+
+def _folder(name: str, revision: str | None) -> str:
+    """Where a model or adapter lies on this machine; a hub's is fetched, at its revision.
+
+    Everything is loaded from folders, also by TRL, which reloads the reference model by its path and
+    would take the newest revision of a name.
+
+    Raises:
+        HubUnreachable: a hub name that is neither cached nor reachable.
+        ConfigError: no such model or revision on the hub.
+    """
+    if name == POLICY_NAME:
+        return str(policy_dir())
+    if Path(name).is_dir():
+        return name
+    import huggingface_hub as hub
+
+    try:
+        return hub.snapshot_download(name, revision=revision, etag_timeout=5)
+    except (hub.errors.RepositoryNotFoundError, hub.errors.RevisionNotFoundError) as error:
+        raise ConfigError(
+            f"policy {name!r}: no such model, or no revision {revision!r}, on the hub "
+            f"({type(error).__name__})"
+        ) from None
+    except Exception as error:  # the hub client raises its HTTP library's own classes
+        raise HubUnreachable(
+            f"policy {name!r}: it is not in the hub cache and the hub cannot be reached "
+            f"({type(error).__name__}); fetch it where there is a network (hf download {name} "
+            f"--local-dir DIR) and pass DIR, or use {POLICY_NAME!r}"
+        ) from error
 
 
 def is_adapter(name: str) -> bool:
@@ -367,34 +427,42 @@ def _hub_has_adapter(name: str) -> bool:
     return found is not None
 
 
-def base_of_adapter(path: str) -> str:
-    """The model that an adapter was trained on.
+MARK = "xyreward.json"
+"""Beside an adapter that a recipe trained: on what, as `Base`."""
 
-    An adapter of the embedded policy says so by name (`xyreward.json`), since the folder of the
-    converted model differs from machine to machine.
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The model that an adapter belongs to, and how its prompts were rendered."""
+
+    name: str
+    """A policy's name. That of the embedded policy stands for a folder that differs between machines."""
+    revision: str | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+def base_of_adapter(folder: str) -> Base:
+    """The base of an adapter: what the recipe that trained it wrote down, else what peft did.
+
+    Raises:
+        ConfigError: neither names one.
     """
-    mark = Path(path) / "xyreward.json"
+    mark = Path(folder) / MARK
     if mark.is_file():
-        base = str(json.loads(mark.read_text("utf-8"))["base_policy"])
-        return str(policy_dir()) if base == POLICY_NAME else base
-    from peft import PeftConfig
-
-    found = PeftConfig.from_pretrained(path).base_model_name_or_path
-    if not found:
-        raise ConfigError(f"policy {path!r}: adapter_config.json names no base model")
-    return str(found)
+        return Base(**json.loads(mark.read_text("utf-8")))
+    config = json.loads((Path(folder) / "adapter_config.json").read_text("utf-8"))
+    if not config.get("base_model_name_or_path"):
+        raise ConfigError(f"policy {folder!r}: adapter_config.json names no base model")
+    return Base(str(config["base_model_name_or_path"]), config.get("revision"))
 
 
-def _cannot_load(name: str, base: str, error: Exception) -> Exception:
-    if not Path(base).is_dir() and (
-        "offline" in str(error).lower() or "connect" in str(error).lower()
-    ):
-        return HubUnreachable(
-            f"policy {name!r}: {base} is not in the hub cache and the hub cannot be reached; fetch it "
-            f"where there is a network (hf download {base} --local-dir DIR) and pass DIR, or use "
-            f"{POLICY_NAME!r}"
+def base_of(name: str, revision: str | None, chat_template_kwargs: Mapping[str, Any]) -> Base:
+    """The base of an adapter that is trained on this policy: the policy, or its own base."""
+    if is_adapter(name):
+        return replace(
+            base_of_adapter(_folder(name, revision)), chat_template_kwargs=chat_template_kwargs
         )
-    return ConfigError(f"policy {name!r}: cannot be loaded from {base}: {error}")
+    return Base(name, revision, chat_template_kwargs)
 
 
 def visible(text: str) -> str:
@@ -403,7 +471,7 @@ def visible(text: str) -> str:
     Thinking that was cut off before it ended leaves nothing, which is an empty answer.
     """
     text = text.strip()
-    if text.startswith("<think>"):
+    if text.startswith(THINK):
         _, _, text = text.partition("</think>")
     return text.strip()
 

@@ -5,6 +5,7 @@ Text from data never enters the Markdown table; answers are in the run folder's 
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -18,6 +19,7 @@ from xyreward.evaluation import (
     failure_bounds,
     failures,
     headline,
+    headline_change,
     implicit_reward,
     measure,
 )
@@ -43,16 +45,21 @@ def build_report(
     """
     lines = measure(before, after, seed=seed)
     evaluations = {"before": before, **({"after": after} if after else {})}
+    headlines = {
+        name: headline(e, max_failure_rate=max_failure_rate, seed=seed)
+        for name, e in evaluations.items()
+    }
+    if after:
+        headlines["change"] = headline_change(
+            before, after, max_failure_rate=max_failure_rate, seed=seed
+        )
     return {
         "schema": SCHEMA,
         "policies": {name: e.policy for name, e in evaluations.items()},
         "judge": before.judge,
         "rubric_version": before.rubric_version,
         "items": {kind: sum(r.kind == kind for r in before.rows) for kind in KINDS},
-        "headline": {
-            name: asdict(headline(e, max_failure_rate=max_failure_rate, seed=seed))
-            for name, e in evaluations.items()
-        },
+        "headline": {name: asdict(value) for name, value in headlines.items()},
         "metrics": [_line(line, before, after) for line in lines],
         "implicit_reward": {
             kind: _implicit(implicit_reward(before, after, kind, seed=seed))
@@ -120,6 +127,12 @@ def to_markdown(report: Mapping[str, Any]) -> str:
         + "Brackets are 95 % intervals over clusters of items (BCa bootstrap)"
         + ("; changes are paired by item." if two else "."),
         "",
+        "; ".join(
+            f"{name if two else 'policy'}: `{_plain(policy)}`"
+            for name, policy in report["policies"].items()
+        )
+        + ".",
+        "",
     ]
     out += [*_headline_lines(report), ""]
     header = ["", "n", "before", "after", "change"] if two else ["", "n", "value"]
@@ -137,10 +150,10 @@ def to_markdown(report: Mapping[str, Any]) -> str:
     if implicit:
         out += [*_implicit_lines(implicit), ""]
     out += _failure_lines(report)
-    out += [f"- {note}" for note in report["notes"]]
+    out += [f"- {_plain(note)}" for note in report["notes"]]
     if report["facts"]:
         out += ["", "## Facts", ""]
-        out += [f"- {key}: {_fact(value)}" for key, value in report["facts"].items()]
+        out += [f"- {_plain(k)}: {_fact(v)}" for k, v in report["facts"].items()]
     return "\n".join(out).rstrip() + "\n"
 
 
@@ -152,6 +165,7 @@ def _headline_lines(report: Mapping[str, Any]) -> list[str]:
     ]
     for name, value in report["headline"].items():
         head = Headline(**value)
+        name = name if len(report["headline"]) > 1 else "value"
         if head.value is None:
             out.append(f"- {name}: {head.why}")
         else:
@@ -163,7 +177,8 @@ def _table_row(metric: Mapping[str, Any], two: bool) -> str:
     cells = [_title(metric)]
     names = ("before", "after", "change") if two else ("before",)
     estimates = [Estimate(**metric[name]) if metric[name] else None for name in names]
-    cells.append(str(max((e.n for e in estimates if e), default=0)))
+    counts = list(dict.fromkeys(e.n for e in estimates if e))  # they differ where a judge failed
+    cells.append(" / ".join(map(str, counts)))
     for name, estimate in zip(names, estimates, strict=True):
         cells.append(_cell(estimate, metric["unit"], signed=name == "change"))
         bounds = metric["failure_bounds"].get(name)
@@ -238,7 +253,14 @@ def _failure_lines(report: Mapping[str, Any]) -> list[str]:
 
 def _fact(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{k} {v}" for k, v in value.items())
+        return ", ".join(f"{_plain(k)} {_plain(v)}" for k, v in value.items()) or "none"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(str(v) for v in value)
-    return str(value)
+        return ", ".join(_plain(v) for v in value)
+    return _plain(value)
+
+
+def _plain(value: object) -> str:
+    """A name from data or configuration on one line, without Markdown or HTML of its own."""
+    return (
+        html.escape(" ".join(str(value).split()), quote=False).replace("|", "\\|").replace("`", "'")
+    )

@@ -32,7 +32,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from xyreward.config import dump_yaml, parse_yaml
+from xyreward.embedded import cache_dir
 from xyreward.errors import ConfigError, RunFolderError
+from xyreward.items import text_hash
 
 PACKAGES = (
     "xyreward", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers",
@@ -42,6 +44,8 @@ PACKAGES = (
 
 PARTIAL = ".*.partial"
 """Files that are being written, or that a killed process left."""
+PREPARED = frozenset({"config.yaml", "environment.json", "data.json", "splits.json", "pairs.jsonl"})
+"""What a run writes before its first work. A folder with no more than this lost nothing to a typo."""
 
 
 class RunFolder:
@@ -49,6 +53,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser()  # no shell has done it for a path in a YAML file
+        self._lock: Any = None
 
     @classmethod
     def open(cls, config: BaseModel, output_dir: str, *, resume: bool) -> RunFolder:
@@ -57,16 +62,28 @@ class RunFolder:
         Raises:
             RunFolderError: the folder holds something and `resume` is False; or it is of a run with
                 another configuration (the differing keys are named). `output_dir` itself may
-                differ: a folder can be moved, or named in another way.
+                differ: a folder can be moved, or named in another way. Or another process is
+                running in it, or it cannot be written.
+
+        A run that stopped before its first work (a typo found late) left nothing worth keeping: its
+        folder is taken as it were empty.
         """
         folder = cls(Path(output_dir))
         path = folder.path
         resolved = dump_yaml(config)
         if path.exists() and not path.is_dir():
             raise RunFolderError(f"{path}: is a file, expected a folder for the run")
-        present = sorted(path.iterdir()) if path.is_dir() else []
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            folder._take()
+            present = sorted(path.iterdir())
+        except OSError as error:
+            if isinstance(error, RunFolderError):
+                raise
+            raise RunFolderError(f"{path}: cannot be used as the run's folder: {error}") from error
         held = [p.name for p in present if not p.match(PARTIAL)]
-        if held and not resume:
+        begun = not ("environment.json" in held and PREPARED.issuperset(held))
+        if held and begun and not resume:
             raise RunFolderError(
                 f"{path}: is not empty ({', '.join(held[:5])}{', ...' if len(held) > 5 else ''}). "
                 "Pass --resume to go on with that run, or --output-dir for another folder."
@@ -74,18 +91,39 @@ class RunFolder:
         before = folder.read("config.yaml")
         if held and before is None:
             raise RunFolderError(f"{path}: holds no config.yaml, so it is not a run that can go on")
-        if before is not None and (differing := _differences(path, before, resolved)):
+        if before is not None and begun and (differing := _differences(path, before, resolved)):
             raise RunFolderError(
                 f"{path}: is a run with another configuration; it differs in "
                 f"{'; '.join(differing)}. Resume with --config {path / 'config.yaml'}, or choose "
                 "another --output-dir."
             )
-        path.mkdir(parents=True, exist_ok=True)
+        if not begun:
+            for name in held:
+                (path / name).unlink()
         for left_over in path.glob(PARTIAL):
             left_over.unlink(missing_ok=True)
         folder.write("config.yaml", resolved)
         folder.write("environment.json", json.dumps(environment(), indent=2) + "\n")
         return folder
+
+    def _take(self) -> None:
+        """Hold the folder's lock, which the system lets go of when this process dies, however it dies.
+
+        The lock lies in the cache folder, so that a run folder holds nothing but the run.
+        """
+        from filelock import FileLock, Timeout
+
+        locks = cache_dir() / "locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(locks / f"{text_hash(str(self.path.resolve()))[:32]}.lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise RunFolderError(
+                f"{self.path}: another process is running in it; wait for it to end, or choose another "
+                "--output-dir"
+            ) from None
+        self._lock = lock
 
     def write(self, name: str, text: str) -> Path:
         """Write a file that is there whole or not at all, even after a crash or on a full disk."""
