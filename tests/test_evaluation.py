@@ -176,7 +176,8 @@ def test_changes_are_paired_and_use_only_items_measured_twice() -> None:
 @pytest.mark.parametrize("name", ["judge", "rubric_version", "parts"])
 def test_evaluations_of_different_judges_or_rubrics_are_not_compared(name: str) -> None:
     one = evaluation(row("a", GOAL))
-    other = replace(one, **{name: ("writing",) if name == "parts" else "other"})
+    changed: dict[str, Any] = {name: ("writing",) if name == "parts" else "other"}
+    other = replace(one, **changed)
     with pytest.raises(ValueError, match=f"differ in {name}"):
         measure(one, other)
 

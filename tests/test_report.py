@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, replace
 
-from xyreward.evaluation import Evaluation, Row
+from xyreward.evaluation import PARTS, Evaluation, Row
 from xyreward.policy import LogProb
 from xyreward.report import build_report, to_json, to_markdown
 from xyreward.verdict import JudgeFailure, Labels
@@ -44,8 +44,7 @@ def rows(tuned: bool) -> list[Row]:
 
 
 def evaluation(tuned: bool, *more: Row) -> Evaluation:
-    parts = ("writing", "preference", "picking")
-    return Evaluation("p", (*rows(tuned), *more), "local", "local-1-abc", parts)
+    return Evaluation("p", (*rows(tuned), *more), "local", "local-1-abc", PARTS)
 
 
 def test_every_number_of_the_table_has_an_interval() -> None:

@@ -178,7 +178,7 @@ def evaluate(
     Raises:
         JudgeError, MissingDependency: before anything is generated, if the judge cannot be loaded.
     """
-    judge = load_judge(judge) if "writing" in parts else None
+    judged_by = load_judge(judge) if "writing" in parts else None
     rows: dict[str, dict[str, Any]] = {
         item.id: {
             "item_id": item.id,
@@ -196,7 +196,7 @@ def evaluate(
     def tick(what: str, total: int) -> Callable[[int], object] | None:
         return (lambda done: progress(what, done, total)) if progress else None
 
-    if judge is not None:
+    if judged_by is not None:
         answers = policy.answer(
             [item.messages for item in items],
             max_new_tokens=max_new_tokens,
@@ -204,7 +204,7 @@ def evaluate(
             progress=tick("writing", len(items)),
         )
         texts = [answer.text for answer in answers]
-        scores: list[Score] = score(list(items), texts, judge=judge)
+        scores: list[Score] = score(list(items), texts, judge=judged_by)
         for item, answer, judged in zip(items, answers, scores, strict=True):
             rows[item.id].update(
                 answer=answer.text,
@@ -246,8 +246,8 @@ def evaluate(
     return Evaluation(
         policy=policy.name,
         rows=tuple(Row(**row) for row in rows.values()),
-        judge=judge.name if judge else None,
-        rubric_version=judge.rubric_version if judge else None,
+        judge=judged_by.name if judged_by else None,
+        rubric_version=judged_by.rubric_version if judged_by else None,
         parts=tuple(parts),
     )
 
@@ -634,8 +634,10 @@ def headline_change(
         if (one := headline(evaluation, max_failure_rate=max_failure_rate)).value is None:
             return Headline(None, why=one.why)
     changes = []
-    for kind, value in (("xy", _goal_served), ("control", _direct)):
-        metric = Metric("", "", kind, "writing", value, "")
+    for metric in (
+        Metric("", "", "xy", "writing", _goal_served, ""),
+        Metric("", "", "control", "writing", _direct, ""),
+    ):
         old, new = _values(metric, before), _values(metric, after)
         paired = {key: new[key] - old[key] for key in old if key in new}
         changes.append(_mean(paired, after, (-1, 1), seed))

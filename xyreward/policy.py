@@ -369,7 +369,7 @@ def _folder(name: str, revision: str | None) -> str:
     import huggingface_hub as hub
 
     try:
-        return hub.snapshot_download(name, revision=revision, etag_timeout=5)
+        return str(hub.snapshot_download(name, revision=revision, etag_timeout=5))
     except (hub.errors.RepositoryNotFoundError, hub.errors.RevisionNotFoundError) as error:
         raise ConfigError(
             f"policy {name!r}: no such model, or no revision {revision!r}, on the hub "
