@@ -2,8 +2,8 @@
 
     python benchmarks/dpo_step.py [--steps 4]
 
-`accelerate launch` exports OMP_NUM_THREADS=1, and glibc gives every large freed block back to the
-system; recipes undo both (xyreward/recipe.py). Each setting runs in a process of its own, one after the
+`accelerate launch` exports OMP_NUM_THREADS=1, and PyTorch puts tensors on small pages; recipes change both
+(xyreward/recipe.py). Each setting runs in a process of its own, one after the
 other; the median of its steps, the first left out, is printed with the ratio to the recipe's.
 """
 
@@ -20,14 +20,14 @@ ROOT = Path(__file__).parent.parent
 SETTINGS = {
     "recipe": (True, True),
     "one thread, as accelerate launch sets it": (False, True),
-    "glibc's defaults": (True, False),
+    "small pages": (True, False),
     "neither": (False, False),
 }
 CHILD = """
 import runpy, sys
 from xyreward import recipe
 if not int(sys.argv[1]): recipe._use_all_cores = lambda: None
-if not int(sys.argv[2]): recipe._keep_freed_memory = lambda: None
+if not int(sys.argv[2]): recipe.use_huge_pages = lambda: None
 import transformers
 class Clock(transformers.TrainerCallback):
     def on_step_begin(self, *a, **k):
@@ -44,11 +44,11 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def seconds(all_cores: bool, reuse: bool, steps: int) -> list[float]:
+def seconds(all_cores: bool, huge_pages: bool, steps: int) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [
-                sys.executable, "-c", CHILD, str(int(all_cores)), str(int(reuse)),
+                sys.executable, "-c", CHILD, str(int(all_cores)), str(int(huge_pages)),
                 f"--set=pairs.max_pairs={4 * steps}", f"--output-dir={folder}/run",
             ],
             cwd=ROOT,
@@ -65,8 +65,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4)
     steps = parser.parse_args().steps
     medians = {}
-    for name, (all_cores, reuse) in SETTINGS.items():
-        medians[name] = statistics.median(seconds(all_cores, reuse, steps)[1:])
+    for name, (all_cores, huge_pages) in SETTINGS.items():
+        medians[name] = statistics.median(seconds(all_cores, huge_pages, steps)[1:])
         ratio = medians[name] / medians["recipe"]
         print(f"{name:42s} {medians[name]:6.1f} s a step   {ratio:.2f} x", flush=True)
     from xyreward.runs import environment

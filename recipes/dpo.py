@@ -19,6 +19,7 @@ DEFAULT = Path(__file__).parent.parent / "configs/dpo/quickstart.yaml"
 
 
 def main() -> None:
+    recipe.use_huge_pages()
     config, arguments = parse_arguments(DPORecipe, DEFAULT)
 
     # Configuration, judge, data and run folder are checked before a model is loaded.

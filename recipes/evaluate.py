@@ -16,6 +16,7 @@ DEFAULT = Path(__file__).parent.parent / "configs/evaluate/quickstart.yaml"
 
 
 def main() -> None:
+    recipe.use_huge_pages()
     config, arguments = parse_arguments(EvaluateRecipe, DEFAULT)
     recipe.check_before_evaluation(config)
     data = recipe.load_data(config)
