@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from xyreward.errors import JudgeError
 from xyreward.evaluation import (
     METRICS,
     PICKING_PROMPT,
@@ -296,6 +297,16 @@ def test_a_policy_that_diverged_is_noted_and_never_a_number(tiny: str) -> None:
     assert all(r.better is None and r.picked is None for r in found.rows)
     assert "not finite on 2 of 2 items" in found.notes[-1]
     assert "NaN" not in found.to_jsonl()
+
+
+def test_items_that_the_judge_cannot_judge_are_refused_before_an_answer_is_generated(
+    policy: Policy,
+) -> None:
+    bare = make_item(id="bare", stated_solutions=(), intended_solutions=())
+    done: list[str] = []
+    with pytest.raises(JudgeError, match="'bare' .* needs this grounding"):
+        evaluate(policy, [bare], progress=lambda what, n, total: done.append(what))
+    assert not done
 
 
 def test_two_items_of_one_id_are_refused(policy: Policy) -> None:

@@ -176,9 +176,12 @@ def evaluate(
         max_new_tokens, batch_size: of the generated answers.
 
     Raises:
-        JudgeError, MissingDependency: before anything is generated, if the judge cannot be loaded.
+        JudgeError, MissingDependency: before anything is generated, if the judge cannot be loaded or
+            says that it cannot judge such items.
     """
     judged_by = load_judge(judge) if "writing" in parts else None
+    if (check := getattr(judged_by, "check", None)) is not None:
+        check(items)
     rows: dict[str, dict[str, Any]] = {
         item.id: {
             "item_id": item.id,

@@ -20,7 +20,11 @@ from xyreward.verdict import JudgeFailure, Verdict
 
 @runtime_checkable
 class Judge(Protocol):
-    """What score(), evaluation and recipes need of a judge."""
+    """What score(), evaluation and recipes need of a judge.
+
+    A judge may also have `check(items)`, which raises JudgeError for items that it cannot judge. It is
+    called before answers are generated, so that an hour of generation is not thrown away.
+    """
 
     @property
     def name(self) -> str:

@@ -191,21 +191,29 @@ class LocalJudge:
         """`local-<version of the features>-<hash of the heads>`."""
         return self._version
 
+    def check(self, items: Sequence[Item]) -> None:
+        """Make sure that answers to these items can be judged, before any is generated.
+
+        Raises:
+            JudgeError: an item has neither stated nor intended solutions; says how many do not.
+        """
+        bare = [item.id for item in items if not (item.stated_solutions or item.intended_solutions)]
+        if bare:
+            raise JudgeError(
+                f"item {bare[0]!r} (and {len(bare) - 1} more) has no stated_solutions and no "
+                "intended_solutions; the local judge needs this grounding to compare answers with. "
+                "Add them to the item, or use a judge that reads the query alone"
+            )
+
     async def judge(
         self, items: Sequence[Item], answers: Sequence[str]
     ) -> list[Verdict | JudgeFailure]:
         """See `Judge.judge`. The work runs in a thread, so the event loop stays free.
 
         Raises:
-            JudgeError: an item has neither stated nor intended solutions.
+            JudgeError: see `check`.
         """
-        for item in items:
-            if not item.stated_solutions and not item.intended_solutions:
-                raise JudgeError(
-                    f"item {item.id!r} has no stated_solutions and no intended_solutions; the "
-                    "local judge needs this grounding to compare answers with. Add them to the "
-                    "item, or use a judge that reads the query alone"
-                )
+        self.check(items)
         return await asyncio.to_thread(self._judge, list(items), list(answers))
 
     def _judge(self, items: list[Item], answers: list[str]) -> list[Verdict | JudgeFailure]:
