@@ -304,7 +304,7 @@ def test_items_that_the_judge_cannot_judge_are_refused_before_an_answer_is_gener
 ) -> None:
     bare = make_item(id="bare", stated_solutions=(), intended_solutions=())
     done: list[str] = []
-    with pytest.raises(JudgeError, match="'bare' .* needs this grounding"):
+    with pytest.raises(JudgeError, match=r"'bare' .* needs this grounding"):
         evaluate(policy, [bare], progress=lambda what, n, total: done.append(what))
     assert not done
 
