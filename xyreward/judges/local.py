@@ -199,8 +199,9 @@ class LocalJudge:
         """
         bare = [item.id for item in items if not (item.stated_solutions or item.intended_solutions)]
         if bare:
+            more = f" (and {len(bare) - 1} more)" if len(bare) > 1 else ""
             raise JudgeError(
-                f"item {bare[0]!r} (and {len(bare) - 1} more) has no stated_solutions and no "
+                f"item {bare[0]!r}{more} has no stated_solutions and no "
                 "intended_solutions; the local judge needs this grounding to compare answers with. "
                 "Add them to the item, or use a judge that reads the query alone"
             )
