@@ -651,3 +651,16 @@ def test_the_search_misses_almost_none() -> None:
 )
 def test_near_duplicates_are_found_in_other_scripts_and_unicode_forms(one: str, other: str) -> None:
     assert list(near_duplicates([one, other])) == [(1, 0)]
+
+
+def test_real_questions_that_occur_many_times_stay_together(external_data: Path) -> None:
+    """283 pairs on 119 questions by people (SYCON-Bench, MIT): a question is on one side only."""
+    lines = (external_data / "sycon_crepe.jsonl").read_text("utf-8").split("\n")
+    rows = [json.loads(line) for line in lines if line]
+    items = [make_item(id=row["id"], query=row["query"]) for row in rows]
+    splits = assign_splits(items)
+    assert len(items) == 283
+    assert len(splits.placements) == len({item.content_hash for item in items}) == 119
+    train, test = splits.select(items, "train"), splits.select(items, "test")
+    assert not {i.query for i in train} & {i.query for i in test}
+    check_no_overlap(train, test)
