@@ -136,6 +136,20 @@ def test_a_model_without_a_chat_template_is_refused(tiny: str, tmp_path: Path) -
         load_policy(str(tmp_path), device="cpu")
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "said"),
+    [
+        ({"enable_thinkng": False}, "enable_thinkng, which its chat template does not use"),
+        ({"add_generation_prompt": True}, "add_generation_prompt, which is set for each prompt"),
+    ],
+)
+def test_template_arguments_that_do_nothing_or_are_ours_are_refused(
+    tiny: str, kwargs: dict[str, bool], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_policy(tiny, device="cpu", chat_template_kwargs=kwargs)
+
+
 def test_an_adapter_is_loaded_on_the_base_that_it_names(tiny: str, tmp_path: Path) -> None:
     from peft import LoraConfig, get_peft_model
 

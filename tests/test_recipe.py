@@ -1,6 +1,8 @@
 """What recipes share, in this process: checks that must come before any hour of training."""
 
+import io
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -141,6 +143,21 @@ def test_a_report_of_a_run_that_diverged_is_written(tmp_path: Path, tiny: str) -
     run.finish(one, one, {"mean training loss": "not finite: it diverged"})
     assert "not finite on 1 of 1 items" in (tmp_path / "run/report.md").read_text()
     assert json.loads((tmp_path / "run/report.json").read_text())["metrics"] == []
+
+
+def test_a_terminal_that_has_gone_or_knows_only_ascii_does_not_end_a_run(
+    tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = recipe.Run(config(tmp_path, tiny), Arguments(PATH, resume=False))
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        run.say("x" * 100_000)
+        with suppress(OSError):
+            full.close()
+    ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", ascii_only)
+    run.say("goal-focused \u2191")
+    assert b"goal-focused ?" in ascii_only.buffer.getvalue()
 
 
 def test_a_source_shows_a_commit_only_if_it_is_one() -> None:

@@ -344,6 +344,14 @@ def _check_template(name: str, template: Any, kwargs: Mapping[str, Any]) -> None
         raise ConfigError(
             f"{name}: the tokenizer has no chat template; use an instruction-tuned model"
         )
+    ours = {"messages", "conversation", "add_generation_prompt", "tokenize", "return_dict"} & set(
+        kwargs
+    )
+    if ours:
+        raise ConfigError(
+            f"{name}: chat_template_kwargs has {', '.join(sorted(ours))}, which is set for each prompt; "
+            "take it out"
+        )
     # Jinja ignores an argument that a template does not use, and so would a misspelt one be.
     unused = [key for key in kwargs if not re.search(rf"\b{re.escape(key)}\b", str(template))]
     if unused:

@@ -17,7 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -245,8 +245,12 @@ class Run:
 
     def say(self, text: str) -> None:
         """Tell the user what is being done. The first process only."""
-        if self.is_main:
-            print(text, flush=True)  # noqa: T201  # a recipe's output
+        if not self.is_main:
+            return
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        # A closed pipe, a full disk behind stdout or an ASCII terminal must not end a run of hours.
+        with suppress(OSError):
+            print(text.encode(encoding, "replace").decode(encoding), flush=True)  # noqa: T201
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:

@@ -136,8 +136,12 @@ class RunFolder:
                 os.fsync(stream.fileno())
             Path(temporary).chmod(0o644)  # mkstemp lets nobody else read it
             Path(temporary).replace(target)
-        except BaseException:
+        except BaseException as error:
             Path(temporary).unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise RunFolderError(
+                    f"{target}: cannot be written ({error}); make room and go on with --resume"
+                ) from error
             raise
         return target
 
