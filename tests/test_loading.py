@@ -714,7 +714,7 @@ def test_an_id_made_of_the_content_does_not_depend_on_the_file(tmp_path: Path) -
         ("dev.jsonl", "validation"),
         ("data/val/part-1.jsonl", "validation"),
         ("test/part-1.jsonl", "test"),
-        ("test/train.jsonl", "train"),
+        ("test/train.jsonl", "test"),
         ("train_test.jsonl", "test"),
         ("latest.jsonl", None),
         ("trainers.jsonl", None),

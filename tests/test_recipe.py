@@ -34,6 +34,7 @@ def config(tmp_path: Path, tiny: str, **changes: Any) -> DPORecipe:
     [
         ({"dpo": {"loss_type": ["sigmod"]}}, "dpo.loss_type: 'sigmod', expected some of"),
         ({"dpo": {"eval_strategy": "steps"}}, "dpo.eval_strategy: is set by the recipe"),
+        ({"dpo": {"hub_token": "secret"}}, "dpo.hub_token: is set by the recipe"),
         ({"dpo": {"seed": 3}}, "use the top-level seed"),
         ({"dpo": {"output_dir": "x"}}, "use the top-level output_dir"),
         ({"dpo": {"lr_scheduler_type": "zigzag"}}, "some.yaml: "),
@@ -158,6 +159,12 @@ def test_a_terminal_that_has_gone_or_knows_only_ascii_does_not_end_a_run(
     monkeypatch.setattr("sys.stdout", ascii_only)
     run.say("goal-focused \u2191")
     assert b"goal-focused ?" in ascii_only.buffer.getvalue()
+
+
+def test_a_loss_that_was_not_logged_is_not_called_diverged() -> None:
+    assert recipe._told_loss([0.5, 0.7]) == 0.6
+    assert "not logged" in str(recipe._told_loss([]))
+    assert "diverged" in str(recipe._told_loss([0.5, float("nan")]))
 
 
 def test_a_source_shows_a_commit_only_if_it_is_one() -> None:

@@ -261,7 +261,9 @@ def _split_in(name: str) -> str | None:
 def _file(path: Path, name: Path, problems: list[str]) -> Iterator[_Table]:
     """The tables of a file; `name` is relative to what was asked for, so `/test/` is no split."""
     parts = (name.stem, *(parent.name for parent in name.parents))
-    hub_split = next(filter(None, map(_split_in, parts)), None)
+    hits = set(map(_split_in, parts))
+    # Where names speak of several splits (`test/train.jsonl`), the one that is held out is safe.
+    hub_split = next((s for s in ("test", "validation", "train") if s in hits), None)
     shown = name.as_posix()
     match path.suffix.lower():
         case ".jsonl":
@@ -766,6 +768,8 @@ def _fields(
     inner = meta.pop("meta", None)
     meta = {**inner, **meta} if isinstance(inner, Mapping) else meta
     hub_split = fields.pop("hub_split", None) or table.hub_split
+    if table.hub_split == "test":  # a column does not take rows out of a file of the test split
+        hub_split = "test"
     if hub_split is not None:
         meta["hub_split"] = str(hub_split)
     if table.revision is not None:

@@ -67,6 +67,8 @@ SET_BY_RECIPE: Mapping[str, str] = {
     "eval_strategy": "the evaluation is the recipe's own, before and after training",
     "do_eval": "the evaluation is the recipe's own, before and after training",
     "load_best_model_at_end": "nothing is evaluated during training",
+    "hub_token": "it would be written into the run folder; log in with `hf auth login` or set HF_TOKEN",
+    "push_to_hub": "push the run's adapter or model folder yourself, once you have read the report",
 }
 """Fields of TRL's configurations that a recipe sets itself -> where the user sets them."""
 
@@ -98,7 +100,7 @@ def plain_errors() -> Iterator[None]:
     """
     try:
         yield
-    except XYRewardError as error:
+    except (XYRewardError, FileNotFoundError) as error:
         if os.environ.get("XYREWARD_TRACEBACK"):
             raise
         print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201  # this is the output
@@ -548,11 +550,10 @@ def fit(run: Run, trainer: Any, policy: Policy) -> tuple[Path, dict[str, Any]]:
         trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_model(str(target))
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    loss = sum(losses) / len(losses) if losses else math.nan
     facts = {
         "steps": trainer.state.global_step,
         # Of the whole training, also where it was resumed; what train() returns is of this session.
-        "mean training loss": round(loss, 4) if math.isfinite(loss) else "not finite: it diverged",
+        "mean training loss": _told_loss(losses),
         "precision": "bf16" if trainer.args.bf16 else "fp16" if trainer.args.fp16 else "fp32",
     }
     if run.is_main:
@@ -565,6 +566,14 @@ def fit(run: Run, trainer: Any, policy: Policy) -> tuple[Path, dict[str, Any]]:
         run.write("training.json", json.dumps(facts) + "\n")
     run.state.wait_for_everyone()
     return target, facts
+
+
+def _told_loss(losses: Sequence[float]) -> float | str:
+    """Mean of the logged losses, or why there is none: nothing logged is not a run that diverged."""
+    if not losses:
+        return "not logged (dpo.logging_steps is above the number of steps)"
+    loss = sum(losses) / len(losses)
+    return round(loss, 4) if math.isfinite(loss) else "not finite: it diverged"
 
 
 def free_memory() -> None:
