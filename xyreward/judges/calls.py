@@ -1,0 +1,129 @@
+"""What is sent to a judge model, what comes back, and how a sending fails.
+
+Everything that judges by asking a model agrees on these few types: the rubric makes a Call, an
+Endpoint sends it once, the dispatcher decides how often and when, the store remembers the outcome.
+
+Not here: what the text says (`rubric.py`), how a reply is read (`verdict.py`), retries and limits
+(`dispatch.py`), the two kinds of endpoint (`judges/anthropic.py`, `judges/chat.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from xyreward.errors import JudgeError
+from xyreward.verdict import FailureKind, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to a judge model, complete, and the same wherever it is sent."""
+
+    prefix: str
+    """Instructions and worked examples: the same text for every call of one rubric and kind of item, so
+    that prompt caching pays. The cache breakpoint ends it."""
+    text: str
+    """What differs: the query, the item's grounding and the answer, fenced and neutralised."""
+    schema: Mapping[str, Any]
+    """JSON schema of the reply. Sent where the endpoint has structured output."""
+    max_tokens: int = 4096
+
+    @property
+    def hash(self) -> str:
+        """sha256 of everything above, as 64 hex digits."""
+        parts = [self.prefix, self.text, json.dumps(self.schema, sort_keys=True), self.max_tokens]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the model said, unread. It was paid for, whatever it says."""
+
+    text: str
+    usage: Usage = field(default_factory=Usage)
+    stop: Literal["end", "truncated", "refused"] = "end"
+    detail: str = ""
+    """Of a refusal: its category and explanation. Of a truncation: the limit."""
+    model: str = ""
+    """As the server names it: metadata, not part of any key."""
+    request_id: str = ""
+
+
+class CallError(Exception):
+    """One sending that brought no reply. The dispatcher decides whether to send again."""
+
+    def __init__(
+        self,
+        kind: FailureKind,
+        detail: str,
+        *,
+        retry: bool,
+        retry_after: float | None = None,
+        overloaded: bool = False,
+        possibly_billed: bool = False,
+        pause_all: bool = False,
+    ) -> None:
+        self.kind: FailureKind = kind
+        self.detail = detail
+        """Status, type and message of the server; no key, no header, no text of ours."""
+        self.retry = retry
+        self.retry_after = retry_after
+        """Seconds that the server asked to wait, uncapped. None where it did not say."""
+        self.overloaded = overloaded
+        """429 and its like: fewer calls at a time, please."""
+        self.pause_all = pause_all
+        """529: the service as a whole is overloaded; nobody of us should call for a while."""
+        self.possibly_billed = possibly_billed
+        """The request was sent and its reply was lost: the server may have charged for it."""
+        super().__init__(f"{kind}: {detail}")
+
+
+class JudgeStopped(JudgeError):  # noqa: N818  # reads as what it is
+    """No further call can succeed: wrong key, unknown model, spent limit. Stops the run at once.
+
+    What was judged and paid for until then is in the store.
+    """
+
+
+class Endpoint(Protocol):
+    """Where calls are sent. It sends once: no retry, no limit, no cache."""
+
+    @property
+    def name(self) -> str:
+        """The judge's name, as `load_judge` takes it."""
+        ...
+
+    @property
+    def model(self) -> str:
+        """The model as it is asked for; what the price file is searched for."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """What besides the call decides the reply (effort, thinking, schema mode): part of the key.
+
+        No URL and no key: a changed port must not empty the store.
+        """
+        ...
+
+    @property
+    def base_url(self) -> str:
+        """Metadata of verdicts, without credentials."""
+        ...
+
+    async def send(self, call: Call, *, timeout: float) -> Reply:
+        """Send once and wait at most `timeout` seconds.
+
+        Raises:
+            CallError: no reply; says whether another try may help.
+            JudgeStopped: no further call can succeed.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections of this event loop."""
+        ...
