@@ -388,8 +388,8 @@ class Server:
         if name:
             if not self._knows(name):
                 return error(404, f"model: {name}")
-            return json_response(model_info(name))
-        data = [model_info(model) for model in ids]
+            return json_response(self._model_info(name))
+        data = [self._model_info(model) for model in ids]
         return json_response(
             {
                 "object": "list",
@@ -399,6 +399,13 @@ class Server:
                 "last_id": ids[-1] if ids else None,
             }
         )
+
+    def _model_info(self, name: str) -> dict[str, Any]:
+        schemas = self.settings.faults.chances.get("no_schema", 0.0) < 1
+        return {
+            **model_info(name),
+            "capabilities": {"structured_outputs": {"supported": schemas}},
+        }
 
 
 def endpoint_of(request: Request) -> str:
