@@ -10,6 +10,7 @@ Not here: retries, limits and budget (`dispatch.py`), Message Batches (`judges/b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import warnings
@@ -311,29 +312,28 @@ class AnthropicEndpoint:
         import httpx2
 
         key, _ = self._key()
-        client = anthropic.AsyncAnthropic(
-            api_key=key,
-            base_url=self._url,
-            max_retries=0,
-            timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),
-            http_client=anthropic.DefaultAsyncHttpxClient(
-                # A proxy variable holds for the world outside, and would swallow this machine.
-                trust_env=not is_loopback(self._url),
-                # The dispatcher alone decides how many calls are in flight. A pool that is smaller
-                # than that makes calls wait unseen, with their clocks running.
-                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
-                # A redirected POST becomes a GET, or carries the key to where nobody said it goes.
-                follow_redirects=False,
-                timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),
-            ),
+        timeout = httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S)
+        http = anthropic.DefaultAsyncHttpxClient(
+            # A proxy variable holds for the world outside, and would swallow this machine.
+            trust_env=not is_loopback(self._url),
+            # The dispatcher alone decides how many calls are in flight. A pool that is smaller than
+            # that makes calls wait unseen, with their clocks running.
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
+            # A redirected POST becomes a GET, or carries the key to where nobody said it goes.
+            follow_redirects=False,
+            timeout=timeout,
         )
-        if client.api_key is None and client.auth_token is None and client.credentials is None:
-            # The SDK itself says so only at the first request, with a TypeError.
-            raise JudgeStopped(
-                f'{self.name}: no key. Set ANTHROPIC_API_KEY, or use the judge "local", which needs '
-                "none"
+        with contextlib.suppress(anthropic.AnthropicError):  # a profile that cannot be read
+            client = anthropic.AsyncAnthropic(
+                api_key=key, base_url=self._url, max_retries=0, timeout=timeout, http_client=http
             )
-        return client
+            # The SDK itself says so only at the first request, with a TypeError.
+            if client.api_key or client.auth_token or client.credentials:
+                return client
+        raise JudgeStopped(
+            f'{self.name}: no key was found. Set ANTHROPIC_API_KEY, or use the judge "local", '
+            "which needs none"
+        )
 
     async def aclose(self) -> None:
         """Close the connections of this event loop. Done by itself where the loop ends."""

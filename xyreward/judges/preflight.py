@@ -37,10 +37,16 @@ async def settle_schema(
     """
     jitter = wait_random_exponential(multiplier=0.2, max=5.0)
 
+    refusals = 0
+
     def again(state: RetryCallState) -> bool:
+        nonlocal refusals
         error = state.outcome.exception() if state.outcome is not None else None
+        if not isinstance(error, CallError):
+            return False
         # Even a refusal of this tiny request may be a bad moment of a gateway; a third is not.
-        return isinstance(error, CallError) and (error.retry or state.attempt_number < 3)
+        refusals += not error.retry
+        return refusals < 3
 
     def pause(state: RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome is not None else None
