@@ -104,6 +104,8 @@ class Suggestion:
 
     quote: str
     serves: Serves
+    reason: str = ""
+    """Why, in the judge's words."""
 
 
 @dataclass(frozen=True, slots=True)
