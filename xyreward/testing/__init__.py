@@ -2,6 +2,8 @@
 
 make_item()                 a complete Item, any field replaced
 ScriptedJudge               a judge that says what it was told to (judges/scripted.py)
+FakeAPI, Faults             a real HTTP server that speaks the Messages API and chat completions,
+                            with latency, faults and exact counts (fake_api/)
 tiny_policy(folder)         a randomly initialised causal model with tokenizer and chat template, in
                             a folder that load_policy() and TRL take; 0.2 MB, a second of work
 """
@@ -14,8 +16,17 @@ from typing import Any
 
 from xyreward.items import DEFAULT_LABELS, AnswerKind, Item, Reference, ReferenceLabels
 from xyreward.judges.scripted import ScriptedJudge
+from xyreward.testing.fake_api import FakeAPI, FakeAPIProcess, Faults
 
-__all__ = ["ScriptedJudge", "make_item", "make_reference", "tiny_policy"]
+__all__ = [
+    "FakeAPI",
+    "FakeAPIProcess",
+    "Faults",
+    "ScriptedJudge",
+    "make_item",
+    "make_reference",
+    "tiny_policy",
+]
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
