@@ -36,6 +36,9 @@ from xyreward.reading import (
 RUBRIC = "xy-1"
 """Raised by hand where labels are meant to differ. The hash in `rubric_version` shows every change."""
 
+TYPICAL_OUTPUT_TOKENS = 350
+"""Of a verdict of three or four suggestions; what estimates of a bill assume."""
+
 VERDICT_TOKENS = 4096
 """Limit of a reply, thinking included. A verdict of twelve suggestions takes about 1,500."""
 
@@ -75,15 +78,31 @@ class Grounding:
         An xy item whose two requests are the same, or blank, says nothing of a hidden goal: it is a bare
         query, whose grounding has to be inferred. Solutions are examples and may be missing.
         """
-        stated, intended = item.stated_request.strip(), item.intended_request.strip()
-        if not stated or not intended or (item.kind == "xy" and stated == intended):
+        if item.bare:
             return None
         return cls(
-            stated_request=stated,
-            intended_request=intended,
+            stated_request=item.stated_request.strip(),
+            intended_request=item.intended_request.strip(),
             misconception=item.misconception,
             stated_solutions=item.stated_solutions,
             intended_solutions=item.intended_solutions,
+            inferred=item.inferred,
+        )
+
+    def item(self, query_of: Item) -> Item:
+        """The item with this grounding in place of its own: for one that was bare."""
+        return Item.model_validate(
+            {
+                **query_of.model_dump(),
+                "kind": self.kind,
+                "stated_request": self.stated_request,
+                "intended_request": self.intended_request,
+                "misconception": self.misconception,
+                "stated_solutions": self.stated_solutions,
+                "intended_solutions": self.intended_solutions,
+                "references": (),
+                "meta": {**query_of.meta, "inferred": self.inferred},
+            }
         )
 
 

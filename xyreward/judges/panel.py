@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Sequence
 
 from xyreward.errors import JudgeError
-from xyreward.items import Item, Query
-from xyreward.judges import Judge, load_judge
+from xyreward.items import Item
+from xyreward.judges import Judge
 from xyreward.judges.votes import Outcome, combine
 from xyreward.verdict import JudgeFailure
 
@@ -28,14 +28,10 @@ class PanelJudge:
             )
         self._members = tuple(members)
 
-    @classmethod
-    def of(cls, names: str) -> PanelJudge:
-        """From names with commas between them.
-
-        Raises:
-            JudgeError, MissingDependency: see `load_judge`.
-        """
-        return cls([load_judge(name.strip()) for name in names.split(",") if name.strip()])
+    @property
+    def members(self) -> tuple[Judge, ...]:
+        """In the order of the name."""
+        return self._members
 
     @property
     def name(self) -> str:
@@ -63,11 +59,11 @@ class PanelJudge:
             for item, of_answer in zip(items, zip(*by_member, strict=True), strict=True)
         ]
 
-    async def ground(self, queries: Sequence[Query]) -> list[Item | JudgeFailure]:
+    async def ground(self, items: Sequence[Item]) -> list[Item | JudgeFailure]:
         """Let the first member that can infer goals do so, for all: they must judge the same item."""
         for member in self._members:
             if ground := getattr(member, "ground", None):
-                grounded: list[Item | JudgeFailure] = await ground(queries)
+                grounded: list[Item | JudgeFailure] = await ground(items)
                 return grounded
         raise JudgeError(
             f"{self.name}: no member can infer the goal of a bare query; give items with their "
