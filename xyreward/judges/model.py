@@ -17,6 +17,7 @@ import json
 import math
 import os
 import random
+import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -72,6 +73,8 @@ class JudgeStats:
     """Sendings without a reply that the server may charge for."""
     possibly_usd: float = 0.0
     """Upper bound of what those may cost on top."""
+    latencies: deque[float] = field(default_factory=lambda: deque(maxlen=10_000))
+    """Seconds from sending to reply, of the latest replies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,18 @@ class Estimate:
     """If every reply used all of its tokens and nothing came from the prompt cache."""
     minutes: float | None
     """At the given limits per minute; None without any, since latency is not known beforehand."""
+
+    def __add__(self, other: Estimate) -> Estimate:
+        return Estimate(
+            self.questions + other.questions,
+            self.in_store + other.in_store,
+            self.calls + other.calls,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            _total(self.cost_usd, other.cost_usd),
+            _total(self.worst_usd, other.worst_usd),
+            _total(self.minutes, other.minutes),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,7 +491,7 @@ class ModelJudge:
         worst: float | None = 0.0
         for call in calls:
             one = self._worst(call)
-            worst = None if worst is None or one is None else worst + one
+            worst = _total(worst, one)
         limits = self.dispatcher.limits
         minutes = [
             amount / rate
@@ -557,7 +572,7 @@ class _Asking:
         judge, call = self._judge, self._call
         try:
             await judge.dispatcher.run(
-                lambda timeout: judge.endpoint.send(call, timeout=timeout),
+                self._send,
                 tokens=rubric.estimate_tokens(call.prefix)
                 + _estimate_unique(call)
                 + rubric.TYPICAL_OUTPUT_TOKENS,
@@ -568,6 +583,12 @@ class _Asking:
             return JudgeFailure(error.kind, error.detail, self.raw_text)
         assert self.result is not None
         return self.result
+
+    async def _send(self, timeout: float) -> Reply:
+        start = time.perf_counter()
+        reply = await self._judge.endpoint.send(self._call, timeout=timeout)
+        self._judge.stats.latencies.append(time.perf_counter() - start)
+        return reply
 
     async def reserve(self) -> None:
         judge = self._judge
@@ -592,7 +613,7 @@ class _Asking:
         judge, question = self._judge, self._question
         paid = judge._book(reply.usage)
         self.usage += reply.usage
-        self.cost_usd = None if paid is None or self.cost_usd is None else self.cost_usd + paid
+        self.cost_usd = _total(self.cost_usd, paid)
         self.raw_text = reply.text
         read = _read(reply, question)
         if isinstance(read, ReadingProblem):
@@ -640,6 +661,10 @@ def _read(reply: Reply, question: _Question) -> dict[str, Any] | ReadingProblem:
         "reason": reading.reason,
         "flags": list(reading.flags),
     }
+
+
+def _total(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a + b
 
 
 def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
