@@ -20,9 +20,9 @@ import os
 import random
 import threading
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from aiolimiter import AsyncLimiter
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
@@ -30,6 +30,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 from xyreward.errors import ConfigError
 from xyreward.judges.calls import CallError, JudgeStopped, Reply
 
+T = TypeVar("T")
 Send = Callable[[float], Awaitable[Reply]]
 """Sends once; its argument is the most seconds to wait. See `judges.calls.Endpoint.send`."""
 
@@ -212,10 +213,10 @@ class Dispatcher:
     def stats(self) -> DispatchStats:
         """A snapshot, cheap enough for a progress bar."""
         with self._lock:
-            loops = list(self._loops.values())
             total = _Counts().add(self._done)
-        for loop in loops:
-            total.add(loop.counts)
+            for state in self._loops.values():
+                total.add(state.counts)
+            loops = [state for loop, state in self._loops.items() if not loop.is_closed()]
         return DispatchStats(
             attempts=total.attempts,
             replies=total.replies,
@@ -251,6 +252,44 @@ class Dispatcher:
                 loop.call_soon_threadsafe(state.wake_all)
             except RuntimeError:  # that loop is closed: nobody waits in it
                 continue
+
+
+async def collect(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run together, results in order; like asyncio.gather, but no task outlives it.
+
+    At a JudgeStopped it waits for the calls in flight, whose replies are paid for, and then raises it
+    once: the first that came. At any other exception, or when cancelled, it cancels all and waits.
+    """
+    tasks: list[asyncio.Task[T]] = []
+    stopped: BaseException | None = None
+    try:
+        tasks += map(asyncio.ensure_future, work)
+        pending = set(tasks)
+        while pending:
+            when = asyncio.ALL_COMPLETED if stopped else asyncio.FIRST_EXCEPTION
+            done, pending = await asyncio.wait(pending, return_when=when)
+            errors = [error for error in map(_error_of, done) if error is not None]
+            for error in errors:
+                if not isinstance(error, JudgeStopped):
+                    raise error
+            # Calls that another one stopped name its JudgeStopped as their cause.
+            errors.sort(key=lambda error: isinstance(error.__cause__, JudgeStopped))
+            stopped = stopped or next(iter(errors), None)
+    finally:
+        for task in tasks:
+            task.cancel()
+        while not all(task.done() for task in tasks):  # also if one cancels again
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait(tasks)
+        for task in tasks:
+            _error_of(task)
+    if stopped is not None:
+        raise stopped
+    return [task.result() for task in tasks]
+
+
+def _error_of(task: asyncio.Future[Any]) -> BaseException | None:
+    return asyncio.CancelledError() if task.cancelled() else task.exception()
 
 
 @dataclass(slots=True)
@@ -292,14 +331,8 @@ class _Loop:
         self.places = _Places(limits, loop, self.counts)
         self._owner = owner
         self._loop = loop
-        self._rates = [
-            (_per_minute(rate, limits.processes), use)
-            for rate, use in (
-                (limits.requests_per_minute, lambda _: 1),
-                (limits.tokens_per_minute, lambda tokens: tokens),
-            )
-            if rate is not None
-        ]
+        self._requests = _per_minute(limits.requests_per_minute, limits.processes, whole=True)
+        self._tokens = _per_minute(limits.tokens_per_minute, limits.processes, whole=False)
         self._turn = asyncio.Lock()
         self._asleep: set[asyncio.Future[None]] = set()
         # Not the module's generator: a retry must not shift the random numbers of a seeded training.
@@ -353,7 +386,7 @@ class _Loop:
         await self.places.enter(first=job.sent > 0)
         try:
             self._check_stopped()
-            if self._rates:
+            if self._requests or self._tokens:
                 await self._rate(job.tokens)
             while self.places.paused_s() > 0:
                 await self._sleep(self.places.paused_s())
@@ -431,10 +464,13 @@ class _Loop:
     async def _rate(self, tokens: int) -> None:
         # One at a time: the limiter itself lets small amounts overtake, and a large one could starve.
         async with self._turn:
-            for limiter, use in self._rates:
-                wanted = float(use(tokens))
-                while wanted > 0:
+            self._check_stopped()
+            for limiter, wanted in ((self._requests, 1.0), (self._tokens, float(tokens))):
+                while limiter is not None and wanted > 0:
                     part = min(wanted, limiter.max_rate)
+                    # Not left to `acquire`, which would go on waiting after a stop.
+                    while not limiter.has_capacity(part):
+                        await self._sleep(min(0.05, part / limiter.max_rate))
                     await limiter.acquire(part)
                     wanted -= part
 
@@ -623,11 +659,16 @@ class _Places:
             place.set_result(True)
 
 
-def _per_minute(rate: float, processes: int) -> AsyncLimiter:
+def _per_minute(rate: float | None, processes: int, *, whole: bool) -> AsyncLimiter | None:
+    if rate is None:
+        return None
+    rate = rate / processes
+    if whole and rate < 61:
+        return AsyncLimiter(1, 60 / rate)  # evenly spaced, and the first one at once
     # A bucket of one second's worth leaks at one 61st of the rate per second, so that full bucket and
     # leak together stay within the rate in any 60 seconds. A bucket of a minute's worth, the usual
     # choice, lets through twice the rate in its first minute.
-    return AsyncLimiter(rate / processes / 61, 1)
+    return AsyncLimiter(rate / 61, 1)
 
 
 def _wake(sleeper: asyncio.Future[None]) -> None:

@@ -283,13 +283,14 @@ def _price(entry: Any, problems: list[str]) -> Price | None:
         problems.append(f"long_prompt is {long_prompt!r}, expected an object")
         long_prompt = None
     batch = entry.get("batch")
-    if batch is not None and not (_is_number(batch) and batch <= 1):
+    factor = float(batch) if _is_number(batch) and batch <= 1 else None
+    if factor is None and batch is not None:
         problems.append(f"batch is {batch!r}, expected a factor in [0, 1]")
     rates = _rates(entry, "", problems)
     dear = None if long_prompt is None else _rates(long_prompt, "long_prompt.", problems)
     if problems or rates is None:
         return None
-    return Price(rates, None if batch is None else float(batch), above, dear)
+    return Price(rates, factor, above, dear)
 
 
 def _rates(entry: Mapping[str, Any], prefix: str, problems: list[str]) -> Rates | None:
@@ -303,7 +304,7 @@ def _rates(entry: Mapping[str, Any], prefix: str, problems: list[str]) -> Rates 
         f"{prefix}{name} is {values[name]!r}, expected US dollars per million tokens, 0 or more"
         for name in wrong
     ]
-    return None if wrong else Rates(**{name: float(value) for name, value in values.items()})
+    return None if wrong else Rates(*(float(values[name] or 0) for name in _RATES))
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
