@@ -228,10 +228,9 @@ def test_lists_of_different_length_are_an_error(items: Any, answers: Any, messag
             [[{"role": "assistant", "content": "good"}]],
             r"answers\[0\] is list, expected a string; of chat messages pass the assistant's text",
         ),
-        ("a query", "good", "items is str, expected an Item or a list of them"),
         (None, "good", "items is NoneType, expected an Item"),
         ({"id": XY}, ["good"], "items is dict, expected an Item"),
-        ([XY, "a query"], ["good", "bad"], r"items\[1\] is str, expected xyreward.Item"),
+        ([XY, 7], ["good", "bad"], r"items\[1\] is int, expected xyreward.Item"),
         ([{"query": "q"}], ["good"], r"items\[0\] is dict, expected xyreward.Item"),
     ],
 )
@@ -276,9 +275,9 @@ def test_what_is_no_reward_is_refused_before_the_judge_is_asked(reward: Any) -> 
 # ---------------------------------------------------------------- judges
 
 
-@pytest.mark.parametrize("name", ["", "locl", "scripted", "scripted:", "anthropic", "local:x"])
+@pytest.mark.parametrize("name", ["", "locl", "scripted:", "anthropic:", "chat:", "local:x"])
 def test_an_unknown_name_of_a_judge_is_refused_with_the_known_ones(name: str) -> None:
-    with pytest.raises(JudgeError, match=f'judge {name!r} is not known; expected "local" or "scr'):
+    with pytest.raises(JudgeError, match=f'judge {name!r} is not known; expected local, '):
         load_judge(name)
 
 
@@ -349,3 +348,21 @@ def test_run_sync_passes_on_what_is_no_plain_exception_too() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(cell())
+
+
+@pytest.mark.parametrize(
+    "query", ["How do I exit vim?", [{"role": "user", "content": "How do I exit vim?"}]]
+)
+def test_a_bare_query_needs_a_judge_that_infers_its_goal(query: Any) -> None:
+    judge = Recording()
+    with pytest.raises(JudgeError, match="cannot infer what a bare query is after"):
+        score(query, "Type :q.", judge)
+    assert judge.asked == []
+    # An empty answer is worth nothing whatever was meant.
+    assert score(query, " ", judge).reward == 0
+
+
+@pytest.mark.parametrize("query", ["  ", [{"role": "assistant", "content": "Hello."}]])
+def test_a_query_that_asks_nothing_is_refused(query: Any) -> None:
+    with pytest.raises(ValueError, match="as a bare query"):
+        score([query], ["Type :q."], Recording())

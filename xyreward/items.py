@@ -238,6 +238,28 @@ class Item(_Frozen):
         """
         return text_hash(self.query_text)
 
+    @property
+    def bare(self) -> bool:
+        """Whether only the query is known: a model has to infer what it is after (`Item.of_query`)."""
+        return self.kind == "xy" and self.stated_request.strip() == self.intended_request.strip()
+
+    @property
+    def inferred(self) -> bool:
+        """Whether a model inferred the requests and solutions from the query."""
+        return bool(self.meta.get("inferred"))
+
+    @classmethod
+    def of_query(cls, query: str | Sequence[Mapping[str, str]]) -> Item:
+        """An item of which only the query is known: what the user wrote, or chat messages.
+
+        Raises:
+            pydantic.ValidationError: it is empty, or does not end with a user's turn.
+        """
+        item = cls.model_validate(
+            {"id": "query", "query": query, "stated_request": "?", "intended_request": "?"}
+        )
+        return item.model_copy(update={"id": f"query-{item.content_hash[:12]}"})
+
     def reference(self, kind: AnswerKind) -> Reference | None:
         """The first reference answer of this kind, or None."""
         return next((r for r in self.references if r.kind == kind), None)

@@ -12,6 +12,8 @@ from collections.abc import Coroutine, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
+from pydantic import ValidationError
+
 from xyreward.errors import JudgeError
 from xyreward.items import Item
 from xyreward.judges import Judge, load_judge
@@ -37,19 +39,23 @@ class Score:
     where the judge failed."""
 
 
+Question = Item | str | Sequence[Mapping[str, str]]
+"""An item, or a bare query: what the user wrote, or chat messages that end with it."""
+
+
 @overload  # a str is a Sequence[str] too; the overload that comes first takes it
 def score(  # type: ignore[overload-overlap]
-    items: Item, answers: str, judge: str | Judge = ..., reward: Reward | None = ...
+    items: Question, answers: str, judge: str | Judge = ..., reward: Reward | None = ...
 ) -> Score: ...
 @overload
 def score(
-    items: Item | Sequence[Item],
+    items: Question | Sequence[Question],
     answers: Sequence[str],
     judge: str | Judge = ...,
     reward: Reward | None = ...,
 ) -> list[Score]: ...
 def score(
-    items: Item | Sequence[Item],
+    items: Question | Sequence[Question],
     answers: str | Sequence[str],
     judge: str | Judge = "local",
     reward: Reward | None = None,
@@ -59,7 +65,9 @@ def score(
     One item with a list of answers scores every answer against that item.
 
     Args:
-        items: an Item, or N of them.
+        items: an Item, or N of them. A bare query (a string, or chat messages) in place of an Item has
+            its goal inferred by the judge from the query alone, if it is one that asks a model; the
+            verdict then says `grounded=False`, and is not to be averaged with others.
         answers: a string, or N of them. Empty or blank: reward 0, all labels "no", no judge call.
         judge: a name that `load_judge` knows, or a judge. Load one yourself to use it many times.
         reward: how labels become a number; `Reward()` by default, `Reward(soft=True)` for training.
@@ -78,23 +86,23 @@ def score(
 
 @overload
 async def ascore(  # type: ignore[overload-overlap]
-    items: Item, answers: str, judge: str | Judge = ..., reward: Reward | None = ...
+    items: Question, answers: str, judge: str | Judge = ..., reward: Reward | None = ...
 ) -> Score: ...
 @overload
 async def ascore(
-    items: Item | Sequence[Item],
+    items: Question | Sequence[Question],
     answers: Sequence[str],
     judge: str | Judge = ...,
     reward: Reward | None = ...,
 ) -> list[Score]: ...
 async def ascore(
-    items: Item | Sequence[Item],
+    items: Question | Sequence[Question],
     answers: str | Sequence[str],
     judge: str | Judge = "local",
     reward: Reward | None = None,
 ) -> Score | list[Score]:
     """As `score`, for async code."""
-    single = isinstance(items, Item) and isinstance(answers, str)
+    single = _is_one(items) and isinstance(answers, str)
     item_list, answer_list = _align(items, answers)
     if reward is None:
         reward = Reward()
@@ -102,13 +110,19 @@ async def ascore(
         raise TypeError(f"reward is {reward!r:.80}, expected xyreward.Reward(...)")
     judge = load_judge(judge)
 
-    asked = [i for i, answer in enumerate(answer_list) if answer.strip()]
     outcomes: dict[int, Verdict | JudgeFailure] = {}
+    if any(item.bare for item in item_list):
+        for i, grounded in (await _grounded(judge, item_list, answer_list)).items():
+            if isinstance(grounded, JudgeFailure):
+                outcomes[i] = grounded
+            else:
+                item_list[i] = grounded
+    asked = [i for i, a in enumerate(answer_list) if a.strip() and i not in outcomes]
     if asked:
         judged = await _judged(
             judge, [item_list[i] for i in asked], [answer_list[i] for i in asked]
         )
-        outcomes = dict(zip(asked, judged, strict=True))
+        outcomes |= zip(asked, judged, strict=True)
     scores = [
         _score(item, answer, outcomes.get(i), judge, reward)
         for i, (item, answer) in enumerate(zip(item_list, answer_list, strict=True))
@@ -116,14 +130,21 @@ async def ascore(
     return scores[0] if single else scores
 
 
+def _is_one(items: object) -> bool:
+    """Whether it is one item or query: an Item, a string, or messages (a list of mappings)."""
+    if isinstance(items, Sequence) and not isinstance(items, str) and len(items) > 0:
+        return all(isinstance(m, Mapping) and "role" in m for m in items)
+    return isinstance(items, Item | str)
+
+
 def _align(
-    items: Item | Sequence[Item], answers: str | Sequence[str]
+    items: Question | Sequence[Question], answers: str | Sequence[str]
 ) -> tuple[list[Item], list[str]]:
     answer_list = [answers] if isinstance(answers, str) else _list("answers", answers, "a string")
-    if isinstance(items, Item):
-        item_list = [items] * len(answer_list)
+    if _is_one(items):
+        item_list = [_item(items)] * len(answer_list)
     else:
-        item_list = _list("items", items, "an Item")
+        item_list = [_item(item, i) for i, item in enumerate(_list("items", items, "an Item"))]
         if isinstance(answers, str):
             raise ValueError(
                 f"items is a list of {len(item_list)} and answers is one string; expected a list "
@@ -134,15 +155,46 @@ def _align(
                 f"{len(item_list)} items and {len(answer_list)} answers; expected as many answers "
                 "as items (or one Item and many answers)"
             )
-    for i, (item, answer) in enumerate(zip(item_list, answer_list, strict=True)):
-        if not isinstance(item, Item):
-            raise TypeError(f"items[{i}] is {type(item).__name__}, expected xyreward.Item")
+    for i, answer in enumerate(answer_list):
         if not isinstance(answer, str):
             raise TypeError(
                 f"answers[{i}] is {type(answer).__name__}, expected a string; of chat messages "
                 "pass the assistant's text"
             )
     return item_list, answer_list
+
+
+def _item(given: Any, i: int | None = None) -> Item:
+    if isinstance(given, Item):
+        return given
+    name = "items" if i is None else f"items[{i}]"
+    if not _is_one(given):
+        raise TypeError(
+            f"{name} is {type(given).__name__}, expected xyreward.Item, or a bare query: a string or "
+            "chat messages"
+        )
+    try:
+        return Item.of_query(given)
+    except ValidationError as error:
+        found = "; ".join(e["msg"].removeprefix("Value error, ") for e in error.errors())
+        raise ValueError(f"{name} as a bare query: {found}") from None
+
+
+async def _grounded(
+    judge: Judge, items: list[Item], answers: list[str]
+) -> dict[int, Item | JudgeFailure]:
+    """What the judge makes of bare queries, by position. Empty answers need no grounding."""
+    at = [i for i, item in enumerate(items) if item.bare and answers[i].strip()]
+    if not at:
+        return {}
+    ground = getattr(judge, "ground", None)
+    if ground is None:
+        raise JudgeError(
+            f"judge {judge.name!r} cannot infer what a bare query is after; give items with their "
+            "stated and intended requests and solutions, or take a judge that asks a model "
+            "(anthropic:<model>, chat:<model>@<base_url>)"
+        )
+    return dict(zip(at, await ground([items[i] for i in at]), strict=True))
 
 
 def _list(name: str, given: Any, one: str) -> list[Any]:

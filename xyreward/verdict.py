@@ -104,6 +104,8 @@ class Suggestion:
 
     quote: str
     serves: Serves
+    reason: str = ""
+    """Why, in the judge's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,14 @@ class Usage:
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cache_read_tokens + other.cache_read_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True)

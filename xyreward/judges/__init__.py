@@ -2,20 +2,30 @@
 
 `load_judge(name)` knows:
 
-    local              the offline judge of this package (`judges/local.py`): no key, a stand-in
-    scripted:<file>    verdicts read from a JSONL file (`judges/scripted.py`): for tests and replays
+    local                     the offline judge of this package (`judges/local.py`): no key, a stand-in
+    anthropic:<model>         Claude, or what else speaks the Messages API; `anthropic` alone is the
+                              current Sonnet
+    chat:<model>@<base_url>   any OpenAI-compatible server: vLLM, SGLang, llama.cpp
+    panel:<judge>,<judge>     several look at every answer, the majority decides
+    scripted:<file>           verdicts read from a JSONL file: for tests and replays
 
 A judge is any object with the members of `Judge`; pass one in place of a name to use your own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack, cast, runtime_checkable
 
 from xyreward.errors import JudgeError
 from xyreward.items import Item
 from xyreward.verdict import JudgeFailure, Verdict
+
+if TYPE_CHECKING:
+    from xyreward.prices import Prices
+    from xyreward.store import VerdictStore
 
 
 @runtime_checkable
@@ -23,7 +33,8 @@ class Judge(Protocol):
     """What score(), evaluation and recipes need of a judge.
 
     A judge may also have `check(items)`, which raises JudgeError for items that it cannot judge. It is
-    called before answers are generated, so that an hour of generation is not thrown away.
+    called before answers are generated, so that an hour of generation is not thrown away. And it may
+    have `async ground(items)`, which infers what bare queries are after (`ModelJudge.ground`).
     """
 
     @property
@@ -54,11 +65,51 @@ class Judge(Protocol):
         ...
 
 
-def load_judge(judge: str | Judge) -> Judge:
+class JudgeOptions(TypedDict, total=False):
+    """What `load_judge` takes beside the name of a judge that asks a model."""
+
+    store: str | os.PathLike[str] | VerdictStore | None
+    """Where verdicts are kept. None: XYREWARD_STORE, or a file in the user's cache folder."""
+    votes: int
+    """How many times each answer is judged; see `judges/votes.py`. Default 1."""
+    budget_usd: float | None
+    """Hard cap on what the run may cost. Needs a model whose price is known."""
+    run: str | None
+    """Whose bill it is; see `ModelJudge`."""
+    prices: Prices | None
+
+    # Limits; see `dispatch.Limits` for units and defaults.
+    max_concurrency: int
+    start_concurrency: int
+    requests_per_minute: float | None
+    tokens_per_minute: float | None
+    call_deadline_s: float
+    attempt_timeout_s: float
+    batch_deadline_s: float | None
+    max_retry_after_s: float
+    max_attempts: int
+    processes: int
+
+    # Of the endpoint; see `AnthropicEndpoint` and `ChatEndpoint`.
+    max_tokens: int | None
+    schema: Literal["auto", "json_schema", "plain"]
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None
+    thinking: Literal["adaptive", "disabled"] | None
+    temperature: float | None
+    base_url: str | None
+    api_key: str | None
+
+
+def load_judge(judge: str | Judge, **options: Unpack[JudgeOptions]) -> Judge:
     """The judge of this name, or the object itself where it is one already.
 
+    Args:
+        judge: a name as in this module's docstring, or a judge.
+        options: only for judges that ask a model; a panel hands them to its members that do.
+
     Raises:
-        JudgeError: unknown name, or a scripted file that cannot be used.
+        JudgeError: unknown name, unknown or impossible option, a scripted file that cannot be used.
+        ConfigError: an impossible limit, or a malformed price file.
         MissingDependency: the judge needs an extra or a model package; the message is the command.
     """
     if isinstance(judge, type):
@@ -70,14 +121,82 @@ def load_judge(judge: str | Judge) -> Judge:
                 f"judge is {type(judge).__name__}, which lacks {', '.join(missing)}; expected a "
                 "name, or an object with name, rubric_version and async judge(items, answers)"
             )
+        _take_no_options(getattr(judge, "name", "this judge"), options)
         return judge
     scheme, _, rest = judge.partition(":")
+    if scheme == "anthropic" and (rest or judge == "anthropic"):
+        return _model_judge(judge, options)
+    if scheme == "chat" and rest:
+        return _model_judge(judge, options)
+    if scheme == "panel" and rest:
+        from xyreward.judges.panel import PanelJudge
+
+        names = [name.strip() for name in rest.split(",") if name.strip()]
+        asking = [name for name in names if name.partition(":")[0] in ("anthropic", "chat")]
+        if not asking:
+            _take_no_options(judge, options)
+        return PanelJudge(
+            [load_judge(name, **(options if name in asking else {})) for name in names]
+        )
     if judge == "local":
         from xyreward.judges.local import LocalJudge
 
+        _take_no_options(judge, options)
         return LocalJudge()
     if scheme == "scripted" and rest:
         from xyreward.judges.scripted import ScriptedJudge
 
+        _take_no_options(judge, options)
         return ScriptedJudge.from_file(rest)
-    raise JudgeError(f'judge {judge!r} is not known; expected "local" or "scripted:<file>"')
+    raise JudgeError(
+        f"judge {judge!r} is not known; expected local, anthropic:<model>, chat:<model>@<base_url>, "
+        "panel:<judge>,<judge> or scripted:<file>"
+    )
+
+
+_OF_ENDPOINT = frozenset({"max_tokens", "schema", "api_key"})
+_OF_ANTHROPIC = _OF_ENDPOINT | {"effort", "thinking", "base_url"}
+_OF_CHAT = _OF_ENDPOINT | {"temperature"}
+_OF_JUDGE = frozenset({"store", "votes", "budget_usd", "run", "prices"})
+
+
+def _model_judge(judge: str, options: JudgeOptions) -> Judge:
+    from xyreward.dispatch import Limits
+    from xyreward.judges.model import ModelJudge
+
+    scheme, _, rest = judge.partition(":")
+    of_endpoint = _OF_ANTHROPIC if scheme == "anthropic" else _OF_CHAT
+    limits = set(Limits.__dataclass_fields__)
+    known = limits | _OF_JUDGE | of_endpoint
+    given = cast("Mapping[str, Any]", options)
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
+            raise JudgeError(f"judge {judge!r} has no option {name!r}; {hint}")
+    of_its = {name: value for name, value in given.items() if name in of_endpoint}
+    endpoint: Any
+    if scheme == "anthropic":
+        from xyreward.judges.anthropic import DEFAULT_MODEL, AnthropicEndpoint
+
+        endpoint = AnthropicEndpoint(rest or DEFAULT_MODEL, **of_its)
+    else:
+        from xyreward.judges.chat import ChatEndpoint
+
+        model, _, url = rest.rpartition("@")
+        if not model or not url:
+            raise JudgeError(f"judge {judge!r}, expected chat:<model>@<base_url>")
+        endpoint = ChatEndpoint(model, url, **of_its)
+    return ModelJudge(
+        endpoint,
+        limits=Limits(**{name: value for name, value in given.items() if name in limits}),
+        **{name: value for name, value in given.items() if name in _OF_JUDGE},
+    )
+
+
+def _take_no_options(judge: str, options: JudgeOptions) -> None:
+    if options:
+        raise JudgeError(
+            f"judge {judge!r} takes no options, found {', '.join(options)}; they are for judges that "
+            "ask a model"
+        )

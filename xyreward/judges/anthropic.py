@@ -307,6 +307,10 @@ class AnthropicEndpoint:
             return None, "the credentials that the SDK found"
         return key, "the key of ANTHROPIC_API_KEY"
 
+    def check_key(self) -> None:
+        """See `Endpoint`."""
+        self._new_client()
+
     def _new_client(self) -> AsyncAnthropic:
         import anthropic
         import httpx2

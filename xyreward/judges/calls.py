@@ -11,12 +11,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 from xyreward.errors import JudgeError
 from xyreward.verdict import FailureKind, Usage
+
+
+@lru_cache(maxsize=64)  # thousands of calls share a prefix of twenty kilobytes
+def _hash(text: str) -> str:
+    return hashlib.sha256(json.dumps(text).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,8 @@ class Call:
     @property
     def hash(self) -> str:
         """sha256 of everything above, as 64 hex digits."""
-        parts = [self.prefix, self.text, json.dumps(self.schema, sort_keys=True), self.max_tokens]
+        schema = json.dumps(self.schema, sort_keys=True)
+        parts = [_hash(self.prefix), _hash(schema), self.text, self.max_tokens]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -111,8 +118,38 @@ class Endpoint(Protocol):
         ...
 
     @property
+    def settled(self) -> bool:
+        """Whether `parameters` can be read; else `settle()` comes first."""
+        ...
+
+    @property
+    def possible_parameters(self) -> Sequence[Mapping[str, Any]]:
+        """`parameters` if settled, else all that `settle` may lead to, likeliest first.
+
+        A store can be searched with these before anything is sent.
+        """
+        ...
+
+    @property
     def base_url(self) -> str:
         """Metadata of verdicts, without credentials."""
+        ...
+
+    def check_key(self) -> None:
+        """Make sure that there is a key where one is needed. Sends nothing.
+
+        Raises:
+            JudgeStopped: there is none; says where it is looked for.
+        """
+        ...
+
+    async def settle(self) -> Usage:
+        """Find out, once, what the server can do. Returns the tokens that it cost.
+
+        Raises:
+            CallError: no answer in time.
+            JudgeStopped: no call can succeed.
+        """
         ...
 
     async def send(self, call: Call, *, timeout: float) -> Reply:

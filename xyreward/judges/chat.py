@@ -274,6 +274,10 @@ class ChatEndpoint:
             )
         return failure
 
+    def check_key(self) -> None:
+        """A server may do without a key; one that is there must be fit to be sent."""
+        self._key()
+
     def _key(self) -> tuple[str | None, str]:
         """The key, and in words where it comes from."""
         if self._api_key:

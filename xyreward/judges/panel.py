@@ -1,0 +1,71 @@
+"""panel:<judge>,<judge>,...: several judges look at every answer; the majority decides.
+
+Panels of different models share fewer blind spots than votes of one. See `judges/votes.py` for how
+labels, probabilities and ties come about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from xyreward.errors import JudgeError
+from xyreward.items import Item
+from xyreward.judges import Judge
+from xyreward.judges.votes import Outcome, combine
+from xyreward.verdict import JudgeFailure
+
+
+class PanelJudge:
+    """Asks all members about every answer, at the same time."""
+
+    def __init__(self, members: Sequence[Judge]) -> None:
+        names = [member.name for member in members]
+        if len(members) < 2 or len(set(names)) < len(names):
+            raise JudgeError(
+                f"a panel of {', '.join(names) or 'nobody'}; expected two or more different judges "
+                "(to ask one judge several times use votes)"
+            )
+        self._members = tuple(members)
+
+    @property
+    def members(self) -> tuple[Judge, ...]:
+        """In the order of the name."""
+        return self._members
+
+    @property
+    def name(self) -> str:
+        """`panel:` and the members' names."""
+        return f"panel:{','.join(member.name for member in self._members)}"
+
+    @property
+    def rubric_version(self) -> str:
+        """Those of the members."""
+        return "+".join(dict.fromkeys(member.rubric_version for member in self._members))
+
+    def check(self, items: Sequence[Item]) -> None:
+        """Let every member say whether it can judge these items."""
+        for member in self._members:
+            if check := getattr(member, "check", None):
+                check(items)
+
+    async def judge(self, items: Sequence[Item], answers: Sequence[str]) -> list[Outcome]:
+        """See `Judge`. A member that stops for good (wrong key, spent limit) stops the panel."""
+        by_member = await asyncio.gather(
+            *(member.judge(items, answers) for member in self._members)
+        )
+        return [
+            combine(of_answer, item.kind, judge=self.name, rubric_version=self.rubric_version)
+            for item, of_answer in zip(items, zip(*by_member, strict=True), strict=True)
+        ]
+
+    async def ground(self, items: Sequence[Item]) -> list[Item | JudgeFailure]:
+        """Let the first member that can infer goals do so, for all: they must judge the same item."""
+        for member in self._members:
+            if ground := getattr(member, "ground", None):
+                grounded: list[Item | JudgeFailure] = await ground(items)
+                return grounded
+        raise JudgeError(
+            f"{self.name}: no member can infer the goal of a bare query; give items with their "
+            "stated and intended solutions, or add a member such as anthropic:<model>"
+        )
