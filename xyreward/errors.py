@@ -7,7 +7,8 @@
     ├── RunFolderError     a run folder would be overwritten, or belongs to another configuration
     ├── MissingDependency  an extra or a model package is not installed; the message says how
     ├── HubUnreachable     a hub could not be reached; the message says how to go on without it
-    └── JudgeError         a judge cannot be built, or cannot judge this kind of item
+    ├── JudgeError         a judge cannot be built, or cannot judge this kind of item
+    └── StoreError         the verdict store cannot be used, or holds something that contradicts
 
 Each is also the built-in exception that a caller would expect (ValueError, ImportError, ...).
 
@@ -75,3 +76,7 @@ class HubUnreachable(XYRewardError, ConnectionError):  # noqa: N818  # likewise
 
 class JudgeError(XYRewardError, RuntimeError):
     """A judge cannot be built, or cannot judge this kind of item."""
+
+
+class StoreError(XYRewardError, RuntimeError):
+    """The verdict store cannot be used, or what it holds contradicts what was asked for."""

@@ -1,0 +1,7 @@
+"""The verdict store: what was paid for is there, once, for every process of the machine."""
+
+from xyreward.store.batches import Batch, Batches, BatchRow
+from xyreward.store.ledger import Ledger, Spent
+from xyreward.store.verdicts import StoredVerdict, VerdictStore
+
+__all__ = ["Batch", "BatchRow", "Batches", "Ledger", "Spent", "StoredVerdict", "VerdictStore"]
