@@ -11,8 +11,8 @@ import httpx2
 import pytest
 from anthropic import AsyncAnthropic
 
-from xyreward.testing import FakeAPI, Faults
-from xyreward.testing.fake_api import FAULTS
+from xyreward.testing import FakeAPI, FakeAPIProcess, Faults
+from xyreward.testing.fake_api import FAULTS, MIX
 from xyreward.testing.fake_api.replies import ELSEWHERE, OFF_MENU, SENTENCE
 from xyreward.verdict import Usage
 
@@ -42,7 +42,7 @@ MODEL = "claude-sonnet-5-5"
 
 
 @asynccontextmanager
-async def client_of(api: FakeAPI, **options: Any) -> AsyncIterator[AsyncAnthropic]:
+async def client_of(api: FakeAPI | FakeAPIProcess, **options: Any) -> AsyncIterator[AsyncAnthropic]:
     async with AsyncAnthropic(
         base_url=api.base_url, **{"api_key": "any", "max_retries": 0, **options}
     ) as client:
@@ -64,7 +64,7 @@ def params(
     return {**made, **fields}
 
 
-def ask(api: FakeAPI, **fields: Any) -> Any:
+def ask(api: FakeAPI | FakeAPIProcess, **fields: Any) -> Any:
     async def one() -> Any:
         async with client_of(api) as client:
             return await client.messages.create(**params(**fields))
@@ -316,3 +316,538 @@ def test_a_chat_completion_follows_its_response_format_and_is_prose_without() ->
     assert quotes(choice["message"]["content"])[0] in ANSWER
     assert structured["usage"]["total_tokens"] > structured["usage"]["completion_tokens"] > 0
     assert plain["choices"][0]["message"]["content"] == SENTENCE
+
+
+def test_a_chat_completion_needs_a_key_only_where_the_server_has_one() -> None:
+    with FakeAPI(api_key="secret") as api:
+        assert chat(api).status_code == 401
+        with httpx2.Client(trust_env=False, headers={"authorization": "Bearer secret"}) as client:
+            body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
+            assert client.post(f"{api.base_url}/v1/chat/completions", json=body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "finish"),
+    [
+        ("500", 500, None),
+        ("no_schema", 400, None),
+        ("max_tokens", 200, "length"),
+        ("refusal", 200, "content_filter"),
+    ],
+)
+def test_faults_happen_to_chat_completions_as_well(
+    kind: str, code: int, finish: str | None
+) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "verdict", "schema": SCHEMA}}
+    with FakeAPI(faults=Faults(script=[kind])) as api:
+        response = chat(api, response_format=form)
+    assert response.status_code == code
+    if finish is None:
+        assert set(response.json()) == {"error"}
+    else:
+        assert response.json()["choices"][0]["finish_reason"] == finish
+
+
+def test_an_endpoint_without_structured_output_still_serves_plain_requests() -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "verdict", "schema": SCHEMA}}
+    with FakeAPI(faults=Faults({"no_schema": 1.0}), schema=SCHEMA) as api:
+        assert chat(api, response_format=form).status_code == 400
+        text = chat(api).json()["choices"][0]["message"]["content"]
+    assert quotes(text)
+
+
+# ---------------------------------------------------------------- who decides what is said
+
+
+def test_a_reply_function_decides_and_none_leaves_it_to_the_schema() -> None:
+    def say(body: dict[str, Any]) -> dict[str, Any] | str | None:
+        text = body["messages"][-1]["content"]
+        if "Question 0" in text:
+            return {"focus": "intended"}
+        return "words" if "Question 1" in text else None
+
+    with FakeAPI(reply=say) as api:
+        first, second, third = (text_of(ask(api, number=i)) for i in range(3))
+    assert json.loads(first) == {"focus": "intended"}
+    assert second == "words"
+    assert set(json.loads(third)) == set(SCHEMA["properties"])
+
+
+def test_a_reply_function_that_raises_is_a_500_that_names_the_exception() -> None:
+    def say(body: dict[str, Any]) -> str:
+        raise KeyError("labels")
+
+    with FakeAPI(reply=say) as api:
+        with pytest.raises(anthropic.InternalServerError, match="raised KeyError: 'labels'"):
+            ask(api)
+        assert api.stats.billed == 0
+
+
+def test_a_fault_spoils_what_the_reply_function_said() -> None:
+    said = {"suggestions": [], "focus": "balanced", "identifies_misconception": True}
+    with FakeAPI(reply=lambda _: said, faults=Faults(script=["wrong_label"])) as api:
+        assert json.loads(text_of(ask(api))) == {**said, "focus": OFF_MENU}
+        assert json.loads(text_of(ask(api))) == said
+
+
+def test_the_first_try_of_every_request_can_be_made_to_fail() -> None:
+    faults = Faults(choose=lambda body, seen: "529" if seen == 0 else None)
+    with FakeAPI(faults=faults) as api:
+        for number in range(3):
+            with pytest.raises(anthropic.OverloadedError):
+                ask(api, number=number)
+            assert ask(api, number=number).stop_reason == "end_turn"
+        assert (api.stats.calls, api.stats.billed, api.stats.distinct_billed) == (6, 3, 3)
+
+
+def test_a_server_recovers_when_its_settings_are_changed() -> None:
+    with FakeAPI(faults=Faults({"529": 1.0})) as api:
+        with pytest.raises(anthropic.OverloadedError):
+            ask(api)
+        api.change(faults=Faults(script=["429"]))
+        with pytest.raises(anthropic.RateLimitError):
+            ask(api)
+        assert ask(api).stop_reason == "end_turn"
+        assert api.stats.by_status == {529: 1, 429: 1, 200: 1}
+
+
+def test_chance_gives_the_same_faults_in_any_order_and_a_retry_a_fate_of_its_own() -> None:
+    def fates(order: list[int]) -> dict[int, list[str | None]]:
+        found: dict[int, list[str | None]] = {i: [] for i in order}
+
+        async def run(api: FakeAPI) -> None:
+            async with client_of(api) as client:
+                for number in order * 2:
+                    await asyncio.gather(
+                        client.messages.create(**params(number)), return_exceptions=True
+                    )
+                    found[number].append(api.log[-1].fault)
+
+        with FakeAPI(faults=Faults({"429": 0.3, "529": 0.3}), seed=3) as api:
+            asyncio.run(run(api))
+        return found
+
+    forwards, backwards = fates(list(range(20))), fates(list(range(19, -1, -1)))
+    assert forwards == backwards
+    assert any(first != second for first, second in forwards.values())
+
+
+# ---------------------------------------------------------------- what the API refuses
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"extra_body": {"temperature": 0}}, "temperature: Extra inputs are not permitted"),
+        ({"extra_body": {"tempreature": 0}}, "tempreature: Extra inputs are not permitted"),
+        ({"extra_body": {"stream": True}}, "does not stream"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"messages": []}, "at least one message"),
+        ({"messages": [{"role": "assistant", "content": "{"}]}, "no prefill"),
+        ({"output_config": {"effort": "enormous"}}, "output_config.effort"),
+        ({"schema": {"type": "object", "properties": {}}}, "additionalProperties"),
+        (
+            {
+                "schema": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "properties": {
+                        "n": {"type": "array", "items": {"type": "integer", "maximum": 3}}
+                    },
+                }
+            },
+            "n.items: for 'integer' type, 'maximum' is not supported",
+        ),
+    ],
+)
+def test_a_request_that_the_api_would_refuse_is_refused(fields: dict[str, Any], says: str) -> None:
+    with FakeAPI() as api:
+        with pytest.raises(anthropic.BadRequestError, match=says):
+            ask(api, **fields)
+        assert api.stats.billed == 0
+
+
+def test_an_older_version_of_the_api_still_takes_a_temperature() -> None:
+    old = {"anthropic-version": "2023-06-01"}
+    with FakeAPI() as api:
+        reply = ask(api, extra_body={"temperature": 0}, extra_headers=old)
+    assert reply.stop_reason == "end_turn"
+
+
+def test_a_key_is_needed_and_a_wrong_one_is_refused() -> None:
+    with FakeAPI(api_key="right") as api, pytest.raises(anthropic.AuthenticationError):
+        ask(api)
+    with FakeAPI() as api, httpx2.Client(trust_env=False) as client:
+        response = client.post(f"{api.base_url}/v1/messages", json=params())
+        assert response.status_code == 401
+        assert response.json()["error"]["type"] == "authentication_error"
+
+
+def test_a_model_that_is_not_there_is_a_404_everywhere() -> None:
+    async def all_ways(api: FakeAPI) -> list[Any]:
+        async with client_of(api) as client:
+            messages: Any = [{"role": "user", "content": "Hello"}]
+            calls: list[Any] = [
+                client.messages.create(**params(model="claude-nonet")),
+                client.messages.count_tokens(model="claude-nonet", messages=messages),
+                client.models.retrieve("claude-nonet"),
+            ]
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+    with FakeAPI(models=[MODEL]) as api:
+        got = asyncio.run(all_ways(api))
+        assert [type(problem) for problem in got] == [anthropic.NotFoundError] * 3
+        assert chat(api).status_code == 404
+        assert ask(api).model == MODEL
+
+
+def test_calls_beyond_the_concurrency_limit_are_a_429() -> None:
+    async def burst(api: FakeAPI) -> list[Any]:
+        async with client_of(api) as client:
+            calls = [client.messages.create(**params(i)) for i in range(20)]
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+    with FakeAPI(latency=0.2, concurrency_limit=5) as api:
+        got = asyncio.run(burst(api))
+        assert sum(isinstance(r, anthropic.RateLimitError) for r in got) == 15
+        assert api.stats.by_status == {200: 5, 429: 15}
+
+
+# ---------------------------------------------------------------- tokens, models
+
+
+def test_a_long_prefix_is_written_to_the_cache_once_and_then_read() -> None:
+    prefix = "Judge what follows. " * 300  # 6,000 characters, 1,500 tokens
+    system = [{"type": "text", "text": prefix, "cache_control": {"type": "ephemeral"}}]
+
+    async def both(api: FakeAPI) -> tuple[Any, Any, int]:
+        async with client_of(api) as client:
+            first = await client.messages.create(**params(0, system=system))
+            second = await client.messages.create(**params(1, system=system))
+            counted = params(0, system=system)
+            del counted["max_tokens"]
+            return (
+                first.usage,
+                second.usage,
+                (await client.messages.count_tokens(**counted)).input_tokens,
+            )
+
+    with FakeAPI() as api:
+        first, second, counted = asyncio.run(both(api))
+        total = api.stats.delivered_usage
+    assert (first.cache_creation_input_tokens, first.cache_read_input_tokens) == (1500, 0)
+    assert (second.cache_creation_input_tokens, second.cache_read_input_tokens) == (0, 1500)
+    assert first.input_tokens == second.input_tokens == counted - 1500
+    assert total == Usage(
+        input_tokens=2 * first.input_tokens,
+        output_tokens=first.output_tokens + second.output_tokens,
+        cache_read_tokens=1500,
+        cache_write_tokens=1500,
+    )
+
+
+def test_a_short_prefix_is_not_cached() -> None:
+    system = [{"type": "text", "text": "Judge. " * 100, "cache_control": {"type": "ephemeral"}}]
+    with FakeAPI() as api:
+        usage = ask(api, system=system).usage
+    assert (usage.cache_creation_input_tokens, usage.cache_read_input_tokens) == (0, 0)
+
+
+def test_a_reply_is_cut_at_max_tokens() -> None:
+    with FakeAPI() as api:
+        message = ask(api, max_tokens=5)
+    assert (message.stop_reason, message.usage.output_tokens) == ("max_tokens", 5)
+    assert len(text_of(message)) == 20
+
+
+def test_a_thinking_model_has_a_block_that_is_not_text() -> None:
+    with FakeAPI() as api:
+        message = ask(api, thinking={"type": "adaptive"})
+    assert [block.type for block in message.content] == ["thinking", "text"]
+
+
+def test_models_are_listed_with_their_end_of_life() -> None:
+    async def models(api: FakeAPI) -> dict[str, str]:
+        async with client_of(api) as client:
+            return {model.id: model.lifecycle async for model in client.models.list()}
+
+    with FakeAPI() as api:
+        found = asyncio.run(models(api))
+    assert found["claude-sonnet-5-5"] == "active"
+    assert found["claude-sonnet-4-5"] == "deprecated"
+
+
+# ---------------------------------------------------------------- clients that leave
+
+
+def test_a_reply_to_a_client_that_left_is_billed_and_lost() -> None:
+    async def leave(api: FakeAPI) -> None:
+        async with client_of(api) as client:
+            calls = [asyncio.create_task(client.messages.create(**params(i))) for i in range(10)]
+            while api.stats.in_flight < 10:
+                await asyncio.sleep(0.01)
+            for call in calls[:6]:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+
+    with FakeAPI(latency=0.5) as api:
+        asyncio.run(leave(api))
+        stats = api.wait_idle()
+    assert (stats.billed, stats.delivered, stats.lost, stats.in_flight) == (10, 4, 6, 0)
+
+
+def test_a_server_that_is_stopped_loses_what_was_in_flight_and_keeps_its_counts() -> None:
+    async def call(api: FakeAPI) -> BaseException | None:
+        async with client_of(api) as client:
+            task = asyncio.create_task(client.messages.create(**params()))
+            while api.stats.in_flight < 1:
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(api.stop)
+            return (await asyncio.gather(task, return_exceptions=True))[0]
+
+    with FakeAPI(latency=30) as api:
+        assert isinstance(asyncio.run(call(api)), anthropic.APIConnectionError)
+    assert (api.stats.billed, api.stats.lost) == (1, 1)
+    assert api.log[0].fault is None
+
+
+def test_a_client_that_speaks_no_http_is_told_so_and_others_are_served() -> None:
+    async def talk(api: FakeAPI) -> bytes:
+        host, port = api.base_url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"\x16\x03\x01 hello\r\n\r\n")
+        got = await reader.read()
+        writer.close()
+        return got
+
+    with FakeAPI() as api:
+        assert asyncio.run(talk(api)).startswith(b"HTTP/1.1 400 ")
+        assert ask(api).stop_reason == "end_turn"
+
+
+def test_connections_are_kept_and_requests_sent_ahead_are_answered_in_order() -> None:
+    def raw(number: int) -> bytes:
+        body = json.dumps(params(number)).encode()
+        head = (
+            "POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-api-key: k\r\nanthropic-version: 2026-10-21\r\n"
+            f"content-length: {len(body)}\r\n{'connection: close' if number else 'x: y'}\r\n\r\n"
+        )
+        return head.encode() + body
+
+    async def talk(api: FakeAPI) -> bytes:
+        host, port = api.base_url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(raw(0) + raw(1))
+        got = await reader.read()
+        writer.close()
+        return got
+
+    with FakeAPI() as api:
+        got = asyncio.run(talk(api))
+        assert api.stats.connections == 1
+        assert api.stats.delivered == 2
+    assert got.count(b"HTTP/1.1 200 ") == 2
+    assert got.index(b"msg_fake00000000") < got.index(b"msg_fake00000001")
+
+
+# ---------------------------------------------------------------- the log
+
+
+def test_the_log_keeps_no_bodies_unless_told_to() -> None:
+    with FakeAPI() as api:
+        ask(api)
+        [entry] = api.log
+        assert entry.body is None
+        assert (entry.endpoint, entry.status, entry.delivered) == ("messages", 200, True)
+    with FakeAPI(log_bodies=True) as api:
+        ask(api)
+        assert api.log[0].body == params()
+
+
+# ---------------------------------------------------------------- batches
+
+
+async def run_batch(client: AsyncAnthropic, rows: int) -> tuple[Any, dict[str, Any]]:
+    requests: Any = [{"custom_id": f"row-{i}", "params": params(i)} for i in range(rows)]
+    batch: Any = await client.messages.batches.create(requests=requests)
+    assert batch.processing_status == "in_progress"
+    assert batch.request_counts.processing == rows
+    while batch.processing_status != "ended":
+        await asyncio.sleep(0.02)
+        batch = await client.messages.batches.retrieve(batch.id)
+    results = [row async for row in await client.messages.batches.results(batch.id)]
+    found = {row.custom_id: row.result for row in results}
+    assert len(found) == len(results)
+    assert [row.custom_id for row in results] != [f"row-{i}" for i in range(rows)]
+    return batch, found
+
+
+def test_a_batch_is_created_polled_and_collected() -> None:
+    async def run(api: FakeAPI) -> tuple[Any, dict[str, Any]]:
+        async with client_of(api) as client:
+            return await run_batch(client, 30)
+
+    with FakeAPI() as api:
+        batch, found = asyncio.run(run(api))
+        assert batch.results_url.startswith(api.base_url + "/v1/messages/batches/")
+        assert batch.request_counts.succeeded == 30
+        assert set(found) == {f"row-{i}" for i in range(30)}
+        messages = [row.message for row in found.values()]
+        assert all(quotes(text_of(message))[0] in ANSWER for message in messages)
+        stats = api.stats
+        assert (stats.batches, stats.batch_rows, stats.billed) == (1, {"succeeded": 30}, 0)
+        assert stats.batch_usage.output_tokens == sum(m.usage.output_tokens for m in messages)
+        # A row says what the same request says by itself.
+        assert text_of(found["row-3"].message) == text_of(ask(api, number=3))
+
+
+def test_rows_of_a_batch_expire_fail_and_are_refused_on_demand() -> None:
+    async def run(api: FakeAPI) -> tuple[Any, dict[str, Any]]:
+        async with client_of(api) as client:
+            return await run_batch(client, 5)
+
+    script = ["errored", "expired", "prose", "refusal", None]
+    with FakeAPI(batch_faults=Faults(script=script, refusal_category="bio")) as api:
+        batch, found = asyncio.run(run(api))
+    counts = batch.request_counts
+    assert (counts.processing, counts.errored, counts.expired, counts.succeeded) == (0, 1, 1, 3)
+    assert found["row-0"].error.error.type == "api_error"
+    assert found["row-1"].type == "expired"
+    assert text_of(found["row-2"].message) == SENTENCE
+    assert found["row-3"].message.stop_details.category == "bio"
+    assert is_json(text_of(found["row-4"].message))
+
+
+def test_a_bad_row_is_an_errored_row_and_a_bad_batch_is_refused() -> None:
+    async def run(api: FakeAPI) -> Any:
+        async with client_of(api) as client:
+            create: Any = client.messages.batches.create
+            good = {"custom_id": "good", "params": params()}
+            for requests, says in [
+                ([], "at least one"),
+                ([good, good], "is there twice"),
+                ([{**good, "custom_id": "a b"}], "custom_id"),
+            ]:
+                with pytest.raises(anthropic.BadRequestError, match=says):
+                    await create(requests=requests)
+            with pytest.raises(anthropic.ContentTooLargeError):
+                await create(requests=[{**good, "custom_id": f"r{i}"} for i in range(11)])
+            bad = {"custom_id": "bad", "params": {**params(), "temperature": 0}}
+            batch = await create(requests=[good, bad])
+            with pytest.raises(anthropic.AnthropicError, match="No `results_url`"):
+                await client.messages.batches.results(batch.id)
+            while batch.processing_status != "ended":
+                await asyncio.sleep(0.02)
+                batch = await client.messages.batches.retrieve(batch.id)
+            rows = [row async for row in await client.messages.batches.results(batch.id)]
+            return {row.custom_id: row.result for row in rows}
+
+    with FakeAPI(max_batch_rows=10) as api:
+        found = asyncio.run(run(api))
+    assert found["good"].type == "succeeded"
+    assert found["bad"].error.error.type == "invalid_request_error"
+
+
+def test_a_batch_that_is_cancelled_half_way_keeps_what_it_has() -> None:
+    async def run(api: FakeAPI) -> tuple[Any, list[str]]:
+        async with client_of(api) as client:
+            requests: Any = [{"custom_id": f"row-{i}", "params": params(i)} for i in range(40)]
+            batches = client.messages.batches
+            batch = await batches.create(requests=requests)
+            await asyncio.sleep(0.5)
+            assert (await batches.cancel(batch.id)).processing_status == "canceling"
+            while batch.processing_status != "ended":
+                await asyncio.sleep(0.02)
+                batch = await batches.retrieve(batch.id)
+            other = await batches.create(requests=requests[:1])
+            names = [b.id async for b in batches.list(limit=1)]
+            assert names == [other.id, batch.id]
+            await batches.delete(batch.id)
+            with pytest.raises(anthropic.NotFoundError):
+                await batches.retrieve(batch.id)
+            return batch.request_counts, names
+
+    with FakeAPI(batch_seconds=1.0) as api:
+        counts, _ = asyncio.run(run(api))
+    assert counts.succeeded > 0
+    assert counts.canceled > 0
+    assert counts.succeeded + counts.canceled == 40
+
+
+def test_faults_can_happen_to_batch_requests_and_a_batch_whose_reply_was_lost_is_listed() -> None:
+    async def run(api: FakeAPI) -> list[str]:
+        async with client_of(api) as client:
+            requests: Any = [{"custom_id": "a", "params": params()}]
+            with pytest.raises(anthropic.APIConnectionError):
+                await client.messages.batches.create(requests=requests)
+            return [batch.id async for batch in client.messages.batches.list()]
+
+    with FakeAPI(faults=Faults(script=["reset_after"], on=["batches"])) as api:
+        assert len(asyncio.run(run(api))) == 1
+
+
+# ---------------------------------------------------------------- a process of its own
+
+
+def test_the_server_runs_as_a_process_and_tells_its_counts() -> None:
+    with FakeAPIProcess("--faults", "script:529,ok", "--latency", "0,0.01", "--seed", "7") as api:
+        with pytest.raises(anthropic.OverloadedError):
+            ask(api)
+        assert ask(api).stop_reason == "end_turn"
+        stats = api.stats
+    assert (stats.requests, stats.delivered, stats.by_status) == (2, 1, {529: 1, 200: 1})
+    assert isinstance(stats.delivered_usage, Usage)
+    with FakeAPI(seed=7) as other:
+        ask(other)
+        assert other.stats.delivered_usage == stats.delivered_usage
+
+
+def test_a_process_that_does_not_start_says_why(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RuntimeError, match="ended with status 2"):
+        FakeAPIProcess("--faults", "oops:0.1")
+    assert "'oops' are not known" in capfd.readouterr().err
+
+
+# ---------------------------------------------------------------- mistakes of the user
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Faults({"529": 0.7, "500": 0.7}), "sum 1.4"),
+        (lambda: Faults({"529": -0.1}), r"in \[0, 1\]"),
+        (lambda: Faults(script=["530"]), "'530' are not known here; expected 400, 401"),
+        (lambda: Faults(on=["everything"]), "expected endpoints of messages"),
+        (lambda: Faults.parse("mix:often"), "mix:often"),
+        (lambda: FakeAPI(faults=Faults({"expired": 0.1})), "'expired' are not known here"),
+        (lambda: FakeAPI(batch_faults=Faults({"529": 0.1})), "expected errored, expired"),
+        (lambda: FakeAPI(latency=-1), "latency is -1"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_at_once(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        make()
+
+
+def test_faults_are_read_from_a_command_line() -> None:
+    assert Faults.parse("") == Faults()
+    assert Faults.parse("529:0.1,prose:0.05") == Faults({"529": 0.1, "prose": 0.05})
+    assert Faults.parse("script:529,ok") == Faults(script=["529", None])
+    mixed = Faults.parse("mix:0.3").chances
+    assert set(mixed) == set(MIX)
+    assert sum(mixed.values()) == pytest.approx(0.3)
+
+
+def test_a_server_is_used_once_and_has_no_url_before() -> None:
+    api = FakeAPI()
+    with pytest.raises(RuntimeError, match="is not running"):
+        api.base_url  # noqa: B018
+    with api, pytest.raises(RuntimeError, match="started before"):
+        api.start()
+
+
+def test_a_port_that_is_taken_is_an_error() -> None:
+    with FakeAPI() as api:
+        port = int(api.base_url.rpartition(":")[2])
+        with pytest.raises(OSError, match="address already in use"):
+            FakeAPI(port=port).start()

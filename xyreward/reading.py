@@ -200,7 +200,7 @@ def occurs(quote: str, answer: str) -> bool:
 
 def _in_order(quote: str, text: str, bullets: bool) -> bool:
     parts = [comparable(part, bullets=bullets).strip(_EDGES) for part in _ELLIPSIS.split(quote)]
-    if not any(parts):
+    if not any(character.isalnum() for part in parts for character in part):
         whole = comparable(quote, bullets=True)
         return bool(whole) and whole in text
     at = 0

@@ -25,11 +25,11 @@ def main() -> None:
     parser.add_argument("--latency", type=latency, default=0.0, help="seconds, or shortest,longest")
     parser.add_argument(
         "--faults",
-        type=Faults.parse,
+        type=faults,
         default=Faults(),
         help="mix:0.3 or 529:0.1,prose:0.05 or script:529,ok; kinds: " + ", ".join(FAULTS),
     )
-    parser.add_argument("--batch-faults", type=Faults.parse, default=Faults(), help="of rows")
+    parser.add_argument("--batch-faults", type=faults, default=Faults(), help="of rows")
     parser.add_argument("--batch-seconds", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--api-key", help="the only key that is accepted (default: any)")
@@ -55,6 +55,14 @@ def main() -> None:
         with contextlib.suppress(KeyboardInterrupt):
             ended.wait()
     sys.exit(0)
+
+
+def faults(text: str) -> Faults:
+    """As `Faults.parse` reads them, with its message."""
+    try:
+        return Faults.parse(text)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
 
 
 def latency(text: str) -> float | tuple[float, float]:

@@ -7,16 +7,19 @@ import json
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from xyreward.testing.fake_api.books import Entry, Stats
 from xyreward.testing.fake_api.connection import Connection
 from xyreward.testing.fake_api.faults import Faults
+from xyreward.testing.fake_api.model import ReplyFunction, Settings
 from xyreward.testing.fake_api.replies import find_answer
-from xyreward.testing.fake_api.server import ReplyText, Server, Settings
+from xyreward.testing.fake_api.server import STATS, Server
 
 T = TypeVar("T")
 
@@ -64,7 +67,7 @@ class FakeAPI:
         *,
         latency: float | tuple[float, float] = 0.0,
         faults: Faults | None = None,
-        reply: ReplyText | None = None,
+        reply: ReplyFunction | None = None,
         seed: int = 0,
         api_key: str | None = None,
         models: Sequence[str] | None = None,
@@ -94,10 +97,9 @@ class FakeAPI:
             batch_faults=batch_faults or Faults(),
             max_batch_rows=max_batch_rows,
             log_bodies=log_bodies,
-            log_size=log_size,
         )
         self._port = port
-        self._server = Server(self._settings)
+        self._server = Server(self._settings, log_size)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event
         self._thread: threading.Thread | None = None
@@ -125,6 +127,29 @@ class FakeAPI:
     def log(self) -> list[Entry]:
         """One entry per request in order of arrival, the latest `log_size` of them."""
         return self._ask(lambda: list(self._server.books.log))
+
+    def wait_idle(self, timeout: float = 10.0) -> Stats:
+        """Wait until no call is being answered, and return the counts.
+
+        A client that gives a call up may see its end before the server does.
+
+        Raises:
+            TimeoutError: calls are still being answered after `timeout` seconds.
+        """
+        end = time.monotonic() + timeout
+        while self._ask(lambda: self._server.books.concurrent):
+            if time.monotonic() > end:
+                raise TimeoutError(f"the fake API is still answering calls after {timeout:g} s")
+            time.sleep(0.005)
+        return self.stats
+
+    def change(self, **settings: Any) -> None:
+        """Go on with other settings (names as above, but `log_size` and `port`): an API that recovers.
+
+        Counts go on; a script of faults begins anew.
+        """
+        self._settings = replace(self._settings, **settings)
+        self._ask(lambda: self._server.change(self._settings))
 
     def __enter__(self) -> Self:
         return self.start()
@@ -270,5 +295,5 @@ def fetch_stats(base_url: str) -> Stats:
     """The counts of a fake API in another process: `GET /fake/stats`, which is not counted as a call."""
     # No proxy, whatever the environment says: it is this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"{base_url}/fake/stats", timeout=30) as response:
+    with opener.open(f"{base_url}{STATS}", timeout=30) as response:
         return Stats.from_dict(json.load(response))

@@ -85,7 +85,7 @@ class Entry:
     delivered: bool = False
     usage: Usage | None = None
     body_hash: str = ""
-    """First 16 hex digits of the body's sha256: finds requests that were sent twice."""
+    """First 16 hex digits of a sha256 of the body, whatever its keys' order: finds what was sent twice."""
     body: dict[str, Any] | None = None
     """Kept only where the server was told to (`log_bodies=True`)."""
 

@@ -6,6 +6,7 @@ Not here: what a request means (`server.py`).
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -67,6 +68,7 @@ class Connection(asyncio.Protocol):
         self._drained = asyncio.Event()
         self._drained.set()
         self._transport: asyncio.Transport
+        self._poll: select.poll | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connected."""
@@ -74,6 +76,9 @@ class Connection(asyncio.Protocol):
         # The kernel's buffer is small and ours is empty before "delivered" is said.
         transport.set_write_buffer_limits(high=0)
         self._transport = transport
+        if hasattr(select, "POLLRDHUP"):  # Linux
+            self._poll = select.poll()
+            self._poll.register(transport.get_extra_info("socket"), select.POLLRDHUP)
         self._opened.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio names it
@@ -152,7 +157,7 @@ class Connection(asyncio.Protocol):
             self._refuse(problem.error_status_hint, str(problem))
 
     async def _send(self, response: Response) -> bool:
-        if self._transport.is_closing():
+        if self._client_left():
             return False
         if response.manner == "reset":
             self.reset()
@@ -181,6 +186,14 @@ class Connection(asyncio.Protocol):
         if not self._drained.is_set():
             await self._drained.wait()
         return not self._transport.is_closing()
+
+    def _client_left(self) -> bool:
+        """Also where asyncio does not know it yet: a reply to nobody must not count as delivered."""
+        if self._transport.is_closing():
+            return True
+        if self._poll is None:
+            return False
+        return bool(self._poll.poll(0))
 
     def _write(self, data: Any) -> None:
         if data:

@@ -105,13 +105,7 @@ class Faults:
     """error_code of `429_spend_limit`."""
 
     def __post_init__(self) -> None:
-        known = set(FAULTS) | set(ROW_FAULTS)
-        unknown = [k for k in (*self.chances, *self.script) if k is not None and k not in known]
-        if unknown:
-            raise ValueError(
-                f"faults {', '.join(map(repr, unknown))} are not known; expected {', '.join(FAULTS)} "
-                "(of a batch's rows also errored, expired)"
-            )
+        self._check(set(FAULTS) | set(ROW_FAULTS), (*FAULTS, *ROW_FAULTS[:2]))
         wrong = {kind: p for kind, p in self.chances.items() if not 0 <= p <= 1}
         total = sum(self.chances.values())
         if wrong or total > 1 + 1e-9:
@@ -121,6 +115,19 @@ class Faults:
             )
         if not_there := [name for name in self.on if name not in ENDPOINTS]:
             raise ValueError(f"on={not_there}: expected endpoints of {', '.join(ENDPOINTS)}")
+
+    def check_kinds(self, *, of_rows: bool) -> None:
+        """Raise ValueError for kinds that rows of a batch, or requests, cannot have."""
+        known = ROW_FAULTS if of_rows else FAULTS
+        self._check(set(known), known)
+
+    def _check(self, known: set[str], named: Sequence[str]) -> None:
+        unknown = [k for k in (*self.chances, *self.script) if k is not None and k not in known]
+        if unknown:
+            raise ValueError(
+                f"faults {', '.join(map(repr, unknown))} are not known here; expected "
+                f"{', '.join(named)}"
+            )
 
     @classmethod
     def mix(cls, share: float, kinds: Sequence[str] = MIX, **fields: Any) -> Faults:
@@ -164,7 +171,7 @@ class Faults:
         if number < len(self.script):
             return self.script[number]
         if self.choose is not None and (kind := self.choose(body, seen)) is not None:
-            if kind not in FAULTS:
+            if kind not in FAULTS and kind not in ROW_FAULTS:
                 raise ValueError(f"choose returned {kind!r}; expected None or {', '.join(FAULTS)}")
             return kind
         for kind, p in self.chances.items():
