@@ -133,7 +133,7 @@ class Canned:
         self.server.server_close()
 
 
-MESSAGE = {
+MESSAGE: dict[str, Any] = {
     "id": "msg_1",
     "type": "message",
     "role": "assistant",
@@ -142,7 +142,7 @@ MESSAGE = {
     "stop_reason": "end_turn",
     "usage": {"input_tokens": 3, "output_tokens": 2},
 }
-COMPLETION = {
+COMPLETION: dict[str, Any] = {
     "id": "c_1",
     "object": "chat.completion",
     "model": "m",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from tenacity import (
     AsyncRetrying,
@@ -107,19 +107,11 @@ class EndpointCheck:
         return not self.problems
 
 
-class Settling(Endpoint, Protocol):
-    """An endpoint that may not know yet whether its server takes schemas."""
-
-    async def settle(self, *, timeout: float) -> Usage:
-        """Find out the schema mode."""
-        ...
-
-
-async def check_sending(endpoint: Settling, call: Call, *, timeout: float) -> EndpointCheck:
+async def check_sending(endpoint: Endpoint, call: Call, *, timeout: float) -> EndpointCheck:
     """Settle the schema mode, then send the call twice: the second shows the prompt cache."""
     check = EndpointCheck(endpoint.name, endpoint.base_url)
     try:
-        check = replace(check, usage=await endpoint.settle(timeout=timeout))
+        check = replace(check, usage=await endpoint.settle())
         schema: SchemaMode = endpoint.parameters["schema"]
         check = replace(check, schema=schema)
         for _ in range(2):
