@@ -128,9 +128,9 @@ class AnswersFile:
 
 
 def estimate_file(answers: AnswersFile, judge: Judge) -> Estimate | None:
-    """What judging the file would take, with what the store has. None for a judge that costs nothing.
+    """What judging the file would take, with what the store has. None for a judge that makes no calls.
 
-    Bare queries count one verdict each; the calls that infer their goals come on top.
+    Equal questions are counted once within a chunk of rows, so the true figure may be a little lower.
     """
     if not isinstance(judge, ModelJudge):
         return None
