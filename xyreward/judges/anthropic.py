@@ -10,6 +10,7 @@ Not here: retries, limits and budget (`dispatch.py`), Message Batches (`judges/b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import warnings
@@ -218,10 +219,10 @@ class AnthropicEndpoint:
         return await self._send(call, schema, timeout)
 
     async def _send(self, call: Call, schema: SchemaMode, timeout: float) -> Reply:
-        response = await self._request(
+        response = await self.request(
             "/v1/messages",
             self._body(call, schema),
-            timeout,
+            timeout=timeout,
             private=call.prefix + call.text,
             schema=schema,
         )
@@ -234,16 +235,29 @@ class AnthropicEndpoint:
             raise unreadable(response.status_code, "its body is no complete message")
         return reply
 
-    async def _request(
+    async def request(
         self,
         path: str,
-        body: Mapping[str, Any] | None,
-        timeout: float,
+        body: Mapping[str, Any] | bytes | None = None,
         *,
+        timeout: float,
+        query: Mapping[str, str] | None = None,
         private: str = "",
         schema: SchemaMode | None = None,
     ) -> httpx2.Response:
-        """POST the body, or GET where there is none; what comes back with a status of 2xx."""
+        """POST the body, or GET where there is none, once; what comes back with a status of 2xx.
+
+        Args:
+            path: from `/v1/` on.
+            body: to be sent as JSON, or JSON text already.
+            timeout: seconds for all of it.
+            query: parameters of the path.
+            private: text of ours that no message may repeat.
+            schema: the mode in which a reply is asked for, where it is.
+
+        Raises:
+            CallError, JudgeStopped: as in `send`.
+        """
         import anthropic
         import httpx2
 
@@ -253,7 +267,10 @@ class AnthropicEndpoint:
             # One clock for the whole sending; httpx2's own count from byte to byte.
             async with asyncio.timeout(timeout):
                 if body is None:
-                    return await client.get(path, cast_to=httpx2.Response)
+                    options: Any = {"params": query} if query else {}
+                    return await client.get(path, cast_to=httpx2.Response, options=options)
+                if isinstance(body, bytes):
+                    return await client.post(path, cast_to=httpx2.Response, content=body)
                 return await client.post(path, cast_to=httpx2.Response, body=body)
         except TimeoutError:
             failure = timed_out(timeout)
@@ -315,29 +332,28 @@ class AnthropicEndpoint:
         import httpx2
 
         key, _ = self._key()
-        client = anthropic.AsyncAnthropic(
-            api_key=key,
-            base_url=self._url,
-            max_retries=0,
-            timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),
-            http_client=anthropic.DefaultAsyncHttpxClient(
-                # A proxy variable holds for the world outside, and would swallow this machine.
-                trust_env=not is_loopback(self._url),
-                # The dispatcher alone decides how many calls are in flight. A pool that is smaller
-                # than that makes calls wait unseen, with their clocks running.
-                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
-                # A redirected POST becomes a GET, or carries the key to where nobody said it goes.
-                follow_redirects=False,
-                timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),
-            ),
+        timeout = httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S)
+        http = anthropic.DefaultAsyncHttpxClient(
+            # A proxy variable holds for the world outside, and would swallow this machine.
+            trust_env=not is_loopback(self._url),
+            # The dispatcher alone decides how many calls are in flight. A pool that is smaller than
+            # that makes calls wait unseen, with their clocks running.
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
+            # A redirected POST becomes a GET, or carries the key to where nobody said it goes.
+            follow_redirects=False,
+            timeout=timeout,
         )
-        if client.api_key is None and client.auth_token is None and client.credentials is None:
-            # The SDK itself says so only at the first request, with a TypeError.
-            raise JudgeStopped(
-                f'{self.name}: no key. Set ANTHROPIC_API_KEY, or use the judge "local", which needs '
-                "none"
+        with contextlib.suppress(anthropic.AnthropicError):  # a profile that cannot be read
+            client = anthropic.AsyncAnthropic(
+                api_key=key, base_url=self._url, max_retries=0, timeout=timeout, http_client=http
             )
-        return client
+            # The SDK itself says so only at the first request, with a TypeError.
+            if client.api_key or client.auth_token or client.credentials:
+                return client
+        raise JudgeStopped(
+            f'{self.name}: no key was found. Set ANTHROPIC_API_KEY, or use the judge "local", '
+            "which needs none"
+        )
 
     async def aclose(self) -> None:
         """Close the connections of this event loop. Done by itself where the loop ends."""
@@ -389,8 +405,8 @@ class AnthropicEndpoint:
             JudgeStopped: the key is not accepted.
         """
         try:
-            response = await self._request(
-                f"/v1/models/{quote(self._model, safe='')}", None, timeout
+            response = await self.request(
+                f"/v1/models/{quote(self._model, safe='')}", timeout=timeout
             )
             info = response.json()
         except ServerStopped as stopped:
@@ -442,7 +458,7 @@ class AnthropicEndpoint:
             "system": [{"type": "text", "text": prefix}],
             "messages": [{"role": "user", "content": "."}],
         }
-        response = await self._request("/v1/messages/count_tokens", body, timeout)
+        response = await self.request("/v1/messages/count_tokens", body, timeout=timeout)
         try:
             return tokens(response.json(), "input_tokens") or None
         except ValueError:

@@ -378,7 +378,7 @@ def wants_new_limit(failure: CallError | JudgeStopped) -> TypeGuard[CallError]:
     """Whether a server refuses `max_tokens` and names the parameter that has its place."""
     return (
         isinstance(failure, CallError)
-        and failure.detail.startswith("400 ")
+        and failure.detail.startswith("400")
         and "max_completion_tokens" in failure.detail
     )
 

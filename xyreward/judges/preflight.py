@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from tenacity import (
     AsyncRetrying,
@@ -37,10 +37,16 @@ async def settle_schema(
     """
     jitter = wait_random_exponential(multiplier=0.2, max=5.0)
 
+    refusals = 0
+
     def again(state: RetryCallState) -> bool:
+        nonlocal refusals
         error = state.outcome.exception() if state.outcome is not None else None
+        if not isinstance(error, CallError):
+            return False
         # Even a refusal of this tiny request may be a bad moment of a gateway; a third is not.
-        return isinstance(error, CallError) and (error.retry or state.attempt_number < 3)
+        refusals += not error.retry
+        return refusals < 3
 
     def pause(state: RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome is not None else None
@@ -101,19 +107,11 @@ class EndpointCheck:
         return not self.problems
 
 
-class Settling(Endpoint, Protocol):
-    """An endpoint that may not know yet whether its server takes schemas."""
-
-    async def settle(self, *, timeout: float) -> Usage:
-        """Find out the schema mode."""
-        ...
-
-
-async def check_sending(endpoint: Settling, call: Call, *, timeout: float) -> EndpointCheck:
+async def check_sending(endpoint: Endpoint, call: Call, *, timeout: float) -> EndpointCheck:
     """Settle the schema mode, then send the call twice: the second shows the prompt cache."""
     check = EndpointCheck(endpoint.name, endpoint.base_url)
     try:
-        check = replace(check, usage=await endpoint.settle(timeout=timeout))
+        check = replace(check, usage=await endpoint.settle())
         schema: SchemaMode = endpoint.parameters["schema"]
         check = replace(check, schema=schema)
         for _ in range(2):

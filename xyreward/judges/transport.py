@@ -169,9 +169,14 @@ def scrub(message: str, *, secrets: Collection[str] = (), private: str = "") -> 
 
 
 def repeats(message: str, private: str) -> bool:
-    """Whether 16 letters or digits in a row of a message occur in `private`."""
-    ours, theirs = (re.sub(r"\W+", "", text) for text in (private, message[:20_000]))
+    """Whether 16 letters or digits in a row of a message occur in `private`, escaped as JSON or not."""
+    ours, theirs = _letters(private), _letters(message[:20_000])
     return bool(ours) and any(theirs[i : i + 16] in ours for i in range(len(theirs) - 15))
+
+
+def _letters(text: str) -> str:
+    text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda found: chr(int(found[1], 16)), text)
+    return re.sub(r"\\[a-z]|\W+", "", text)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
