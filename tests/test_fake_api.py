@@ -2,8 +2,13 @@
 
 import asyncio
 import json
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -12,7 +17,7 @@ import pytest
 from anthropic import AsyncAnthropic
 
 from xyreward.testing import FakeAPI, FakeAPIProcess, Faults
-from xyreward.testing.fake_api import FAULTS, MIX
+from xyreward.testing.fake_api import FAULTS, MIX, ROW_FAULTS
 from xyreward.testing.fake_api.replies import ELSEWHERE, OFF_MENU, SENTENCE
 from xyreward.verdict import Usage
 
@@ -851,3 +856,38 @@ def test_a_port_that_is_taken_is_an_error() -> None:
         port = int(api.base_url.rpartition(":")[2])
         with pytest.raises(OSError, match="address already in use"):
             FakeAPI(port=port).start()
+
+
+# ---------------------------------------------------------------- the page
+
+PAGE = (Path(__file__).parent.parent / "docs" / "testing.md").read_text("utf-8")
+PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_page_has_programs() -> None:
+    assert len(PROGRAMS) == 3
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=["judge", "api", "process"])
+def test_a_program_of_the_page_runs(program: str) -> None:
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_page_names_every_fault() -> None:
+    table = PAGE[PAGE.index("| fault |") :]
+    assert [kind for kind in (*FAULTS, *ROW_FAULTS) if f"`{kind}`" not in table] == []
+
+
+def test_a_server_ends_with_the_process_that_started_it() -> None:
+    code = (
+        "import os, signal\n"
+        "from xyreward.testing import FakeAPIProcess\n"
+        "api = FakeAPIProcess()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    command = [sys.executable, "-c", code]
+    # The server has inherited the pipe of stderr, so this returns when the server has ended as well.
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == -signal.SIGKILL
