@@ -420,7 +420,7 @@ def test_an_estimate_counts_what_the_store_has_and_sends_nothing(tmp_path: Path)
         judge = made(api, tmp_path / "v.sqlite", requests_per_minute=30.0)
         everything = judge.estimate([make_item()] * 90, texts(90))
         assert api.stats.requests == 0
-        judge.dispatcher = type(judge.dispatcher)(Limits(**QUICK))
+        judge.dispatcher = type(judge.dispatcher)(Limits(backoff_s=0.01))
         ask(judge, texts(40))
         calls = api.stats.calls
         rest = judge.estimate([make_item()] * 90, texts(90))
@@ -507,7 +507,7 @@ def test_several_event_loops_may_use_one_judge_at_once(tmp_path: Path) -> None:
         judge = made(api, tmp_path / "v.sqlite")
         got: list[list[Any]] = []
         threads = [
-            threading.Thread(target=lambda s=s: got.append(ask(judge, texts(30, start=10 * s))))  # type: ignore[misc]
+            threading.Thread(target=lambda s=s: got.append(ask(judge, texts(30, start=10 * s))))
             for s in range(4)
         ]
         for thread in threads:

@@ -332,15 +332,17 @@ def _bar(total: int, judge: Any) -> Iterator[Callable[[int], object]]:
     with tqdm(total=total, unit=" answers", disable=None if sys.stderr.isatty() else False) as bar:
         stats = getattr(judge, "stats", None)
 
-        def shown() -> dict[str, str]:
-            return {
-                "store": str(stats.from_store),
-                "failed": str(sum(stats.failed.values())),
-                "$": f"{stats.cost_usd:.2f}" + ("+?" if stats.unpriced_calls else ""),
-            }
-
         def decided() -> None:
-            bar.set_postfix(shown(), refresh=False)
+            if stats is None:
+                return
+            bar.set_postfix(
+                {
+                    "store": stats.from_store,
+                    "failed": sum(stats.failed.values()),
+                    "$": f"{stats.cost_usd:.2f}" + ("+?" if stats.unpriced_calls else ""),
+                },
+                refresh=False,
+            )
             bar.update(0)
 
         if stats is not None:

@@ -49,7 +49,7 @@ async def preflight(judge: str, **options: Any) -> Preflight:
     Raises:
         JudgeError, MissingDependency, ConfigError: see `load_judge`.
     """
-    loaded = load_judge(judge, **{k: v for k, v in options.items() if v is not None})  # type: ignore[arg-type]
+    loaded = load_judge(judge, **{k: v for k, v in options.items() if v is not None})
     members = getattr(loaded, "members", (loaded,))
     lines: list[str] = []
     ok = True

@@ -67,7 +67,8 @@ class AnswersFile:
         self._items = {item.id: item for item in items}
         self.items_hash = items_hash(items)
         digest = hashlib.sha256()
-        problems, wrong, rows = [], 0, 0
+        problems: list[str] = []
+        wrong = rows = 0
         for number, line in self._lines():
             digest.update(line)
             rows += 1

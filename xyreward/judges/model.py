@@ -580,7 +580,7 @@ class _Asking:
         self._worst = judge._worst(call)
         self.result: StoredVerdict | ReadingProblem | None = None
         self.raw_text: str | None = before.raw_text if before else None
-        self.usage = before.usage if before else Usage()
+        self.usage: Usage = before.usage if before else Usage()
         self.cost_usd: float | None = before.cost_usd if before else 0.0
         """Of this call and the one before it."""
 
