@@ -16,8 +16,8 @@ from xyreward.attack import (
     calls_needed,
     join,
     load_attacks,
-    main,
 )
+from xyreward.cli import app
 from xyreward.fence import Part, neutralise, parse_fences
 from xyreward.items import Item
 from xyreward.rubric import Grounding, verdict_call
@@ -193,7 +193,9 @@ def test_the_number_of_judged_answers_is_known_before() -> None:
     for tries, places in [(0, PLACES), (40, PLACES), (16, ("after",))]:
         judge = WordJudge()
         items = [make_item(), make_item(kind="control", id="c")]
-        attack(judge, items, tries=tries, places=places)
+        told: list[int] = []
+        attack(judge, items, tries=tries, places=places, progress=told.append)
+        assert sum(told) == calls_needed(items, tries=tries, places=places) + 2  # empty ones
         assert judge.judged <= calls_needed(items, tries=tries, places=places)
         # Empty lines after an empty answer, and some of its mutations, are blank and not judged.
         blank = 2 * (1 + tries)
@@ -221,5 +223,18 @@ def test_nonsense_is_refused_before_anything_is_judged(
 
 
 def test_the_command_says_what_it_would_cost(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--dry-run", "--limit", "1", "--tries", "0"])
-    assert re.fullmatch(r"\d+ answers to judge at most\n", capsys.readouterr().out)
+    with pytest.raises(SystemExit) as ended:
+        app(["attack", "--dry-run", "--limit", "1", "--tries", "8"])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert "local: makes no calls\n" in out
+    # Two items of three bases, one of them empty; 74 texts after, and before where there is a base.
+    assert f"for {2 * (2 + 5 * len(ATTACKS))} known attacks. The search adds 48 answers." in out
+
+
+def test_the_command_writes_no_report_over_another(tmp_path: Path) -> None:
+    taken = tmp_path / "report.json"
+    taken.touch()
+    with pytest.raises(SystemExit) as ended:
+        app(["attack", "--out", str(taken)])
+    assert ended.value.code == 2

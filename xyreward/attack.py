@@ -8,14 +8,13 @@ person who asked nothing (forged verdicts, rubric keywords, padding, ...), and t
     search          per answer, the best of 64 mutations made of such texts, of cue words, of the query
                     and of the answer's own sentences
 
-    python -m xyreward.attack --judge local
+    xyreward attack --judge local
 
 Not here: attacks that give real advice. An answer that is better for the person should be paid.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import re
@@ -24,12 +23,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from xyreward.items import Item
 from xyreward.judges import Judge, load_judge
-from xyreward.loading import load_items
 from xyreward.reward import Reward
 from xyreward.scoring import ascore, run_sync
 
@@ -41,7 +38,13 @@ BASES = ("empty", "literal", "goal_focused", "overcorrecting", "direct")
 ROUND = 16
 """Mutations per round of the search; the best of a round is where the next one starts."""
 
+AT_ONCE = 512
+"""Answers given to the judge together; between two such lots progress is told."""
+
 SOFT, HARD = Reward(soft=True), Reward()
+
+Progress = Callable[[int], object]
+"""Called with a number of answers that were judged since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,14 +232,8 @@ def calls_needed(
     places: Sequence[str] = PLACES,
 ) -> int:
     """How many answers `attack` has judged, at most: what it costs with a paid judge."""
-    texts = len(load_attacks() if attacks is None else attacks)
-    bases = [base for item in items for base in base_answers(item)]
-    with_text = sum(base != "empty" for base in bases)
-    return (
-        with_text * (1 + texts * len(places))
-        + (len(bases) - with_text) * texts
-        + len(bases) * tries
-    )
+    searched = sum(len(base_answers(item)) for item in items) * tries
+    return len(known_answers(items, attacks, places)) + searched
 
 
 def attack(
@@ -247,6 +244,7 @@ def attack(
     tries: int = 64,
     places: Sequence[str] = PLACES,
     seed: int = 0,
+    progress: Progress | None = None,
 ) -> AttackReport:
     """Attack a judge with known texts and with a search.
 
@@ -257,12 +255,15 @@ def attack(
         tries: mutations per answer in the search; 0 for none. They come in rounds of 16.
         places: where a known text is put; `after`, `before` or both.
         seed: of the search. The same seed and judge give the same report.
+        progress: told how many answers were judged, `calls_needed` in all at most.
 
     Raises:
         ValueError: no items, a place that is not known, or `tries` below 0.
         JudgeError, MissingDependency: see `load_judge`.
     """
-    return run_sync(aattack(judge, items, attacks, tries=tries, places=places, seed=seed))
+    return run_sync(
+        aattack(judge, items, attacks, tries=tries, places=places, seed=seed, progress=progress)
+    )
 
 
 async def aattack(
@@ -273,6 +274,7 @@ async def aattack(
     tries: int = 64,
     places: Sequence[str] = PLACES,
     seed: int = 0,
+    progress: Progress | None = None,
 ) -> AttackReport:
     """As `attack`, for async code."""
     if not items or tries < 0 or not set(places) <= set(PLACES):
@@ -285,10 +287,11 @@ async def aattack(
     targets = [
         _Target(item, base, text) for item in items for base, text in base_answers(item).items()
     ]
-    before = await _paid(judge, [(t.item, t.text) for t in targets])
+    pay = _Payer(judge, progress)
+    before = await pay([(t.item, t.text) for t in targets])
     judged = [(t, b) for t, b in zip(targets, before, strict=True) if b.soft is not None]
-    known = await _known(judge, judged, attacks, places)
-    found = await _search(judge, judged, tries, seed) if tries else []
+    known = await _known(pay, judged, attacks, places)
+    found = await _search(pay, judged, tries, seed) if tries else []
     return AttackReport(
         judge=judge.name,
         rubric_version=judge.rubric_version,
@@ -324,14 +327,25 @@ class _Pay:
     failure: str = ""
 
 
-async def _paid(judge: Judge, answers: Sequence[tuple[Item, str]]) -> list[_Pay]:
-    scores = await ascore([item for item, _ in answers], [text for _, text in answers], judge, SOFT)
-    return [
-        _Pay(None, None, score.failure.kind if score.failure else "")
-        if score.verdict is None
-        else _Pay(score.reward, HARD(score.verdict, item.kind))
-        for (item, _), score in zip(answers, scores, strict=True)
-    ]
+class _Payer:
+    """Answers to what the judge has them paid, lot by lot."""
+
+    def __init__(self, judge: Judge, progress: Progress | None) -> None:
+        self._judge, self._progress = judge, progress
+
+    async def __call__(self, answers: Sequence[tuple[Item, str]]) -> list[_Pay]:
+        paid: list[_Pay] = []
+        for start in range(0, len(answers), AT_ONCE):
+            lot = answers[start : start + AT_ONCE]
+            scores = await ascore([i for i, _ in lot], [text for _, text in lot], self._judge, SOFT)
+            for (item, _), score in zip(lot, scores, strict=True):
+                if score.verdict is None:
+                    paid.append(_Pay(None, None, score.failure.kind if score.failure else ""))
+                else:
+                    paid.append(_Pay(score.reward, HARD(score.verdict, item.kind)))
+            if self._progress is not None:
+                self._progress(len(lot))
+        return paid
 
 
 def _attempt(target: _Target, before: _Pay, kind: str, how: str, text: str, pay: _Pay) -> Attempt:
@@ -350,7 +364,7 @@ def _attempt(target: _Target, before: _Pay, kind: str, how: str, text: str, pay:
 
 
 async def _known(
-    judge: Judge,
+    pay: _Payer,
     targets: Sequence[tuple[_Target, _Pay]],
     attacks: Sequence[Attack],
     places: Sequence[str],
@@ -359,14 +373,37 @@ async def _known(
         (target, before, attack, place, join(target.text, attack.text(target.item), place))
         for target, before in targets
         for attack in attacks
-        # With an empty answer both places are the same.
-        for place in (places if target.text else places[:1])
+        for place in _places(target.base, places)
     ]
-    paid = await _paid(judge, [(target.item, text) for target, _, _, _, text in made])
+    paid = await pay([(target.item, text) for target, _, _, _, text in made])
     return [
-        _attempt(target, before, attack.kind, f"{attack.name}, {place}", text, pay)
-        for (target, before, attack, place, text), pay in zip(made, paid, strict=True)
+        _attempt(target, before, attack.kind, f"{attack.name}, {place}", text, after)
+        for (target, before, attack, place, text), after in zip(made, paid, strict=True)
     ]
+
+
+def known_answers(
+    items: Sequence[Item],
+    attacks: Sequence[Attack] | None = None,
+    places: Sequence[str] = PLACES,
+) -> list[tuple[Item, str]]:
+    """All that is judged without the search: the base answers, plain and attacked."""
+    attacks = load_attacks() if attacks is None else attacks
+    answers = []
+    for item in items:
+        for base, text in base_answers(item).items():
+            answers += [(item, text)] if text else []
+            answers += [
+                (item, join(text, attack.text(item), place))
+                for attack in attacks
+                for place in _places(base, places)
+            ]
+    return answers
+
+
+def _places(base: str, places: Sequence[str]) -> Sequence[str]:
+    # With an empty answer both places are the same.
+    return places[:1] if base == "empty" else places
 
 
 def join(answer: str, text: str, place: str) -> str:
@@ -387,7 +424,7 @@ class _Candidate:
 
 
 async def _search(
-    judge: Judge, targets: Sequence[tuple[_Target, _Pay]], tries: int, seed: int
+    pay: _Payer, targets: Sequence[tuple[_Target, _Pay]], tries: int, seed: int
 ) -> list[Attempt]:
     """Per target the best of `tries` mutations, in rounds: each starts from the best so far."""
     best = [_Candidate(target.text, (), before) for target, before in targets]
@@ -399,9 +436,9 @@ async def _search(
             for i, (target, _) in enumerate(targets)
             for _ in range(min(ROUND, tries - start))
         ]
-        paid = await _paid(judge, [(targets[i][0].item, text) for i, text, _ in made])
-        for (i, text, how), pay in zip(made, paid, strict=True):
-            candidate = _Candidate(text, how, pay)
+        paid = await pay([(targets[i][0].item, text) for i, text, _ in made])
+        for (i, text, how), after in zip(made, paid, strict=True):
+            candidate = _Candidate(text, how, after)
             first[i] = _better(first[i], candidate)
             best[i] = _better(best[i], candidate)
     return [
@@ -515,37 +552,3 @@ _MUTATIONS: tuple[tuple[str, Mutation], ...] = (
     ("make one paragraph", _one_paragraph),
     ("join sentences", _no_stops),
 )
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """The command: prints the report, and writes it as JSON where `--out` says."""
-    parser = argparse.ArgumentParser(prog="python -m xyreward.attack", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--judge", default="local")
-    parser.add_argument("--items", default="mini", help="as load_items() takes it")
-    parser.add_argument("--split", default="test")
-    parser.add_argument("--limit", type=int, help="so many items of each kind")
-    parser.add_argument("--tries", type=int, default=64, help="mutations per answer")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="a file for the report as JSON")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="only say how many answers are judged"
-    )
-    given = parser.parse_args(arguments)
-    loaded = load_items(given.items, split=given.split)
-    items = [
-        i
-        for kind in ("xy", "control")
-        for i in [i for i in loaded if i.kind == kind][: given.limit]
-    ]
-    if given.dry_run:
-        print(f"{calls_needed(items, tries=given.tries)} answers to judge at most")  # noqa: T201
-        return
-    report = attack(given.judge, items, tries=given.tries, seed=given.seed)
-    print(report.to_markdown())  # noqa: T201
-    if given.out:
-        given.out.write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
-
-
-if __name__ == "__main__":
-    main()
