@@ -1,6 +1,7 @@
-"""The command line: `xyreward score | judge | store`.
+"""The command line: `xyreward score | attack | judge | store`.
 
     xyreward score answers.jsonl --items mini --judge anthropic --out verdicts.jsonl --dry-run
+    xyreward attack --judge local
     xyreward judge check anthropic:claude-sonnet-5-5
     xyreward judge compare local anthropic
     xyreward store info
@@ -9,7 +10,7 @@ Exit status: 0 done; 1 done, but some answers have no verdict (or a check found 
 sent, because something given is wrong; 3 stopped on the way (wrong key, spent limit, full disk); 130
 interrupted. What was paid for is in the store in every case.
 
-Not here: what the commands do (`score_file.py`, `compare.py`, `store/`).
+Not here: what the commands do (`score_file.py`, `attack.py`, `compare.py`, `store/`).
 """
 
 from __future__ import annotations
@@ -117,6 +118,74 @@ def score(
     if report.failed:
         kinds = ", ".join(f"{kind} {n}" for kind, n in report.failed.most_common())
         _say(f"without a verdict: {sum(report.failed.values())} ({kinds}); their reward is null")
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def attack(
+    judge: Annotated[
+        str, typer.Option(help="A judge's name, see `xyreward judge --help`.")
+    ] = "local",
+    items: Items = "mini",
+    split: Annotated[str, typer.Option(help="train, dev or test.")] = "test",
+    limit: Annotated[int, typer.Option(min=1, help="Items of each kind.")] = 5,
+    tries: Annotated[int, typer.Option(min=0, help="Mutations per answer in the search.")] = 64,
+    seed: Annotated[int, typer.Option(help="Of the search.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="A JSON file for the report; must not exist.")
+    ] = None,
+    votes: Votes = 1,
+    budget_usd: Budget = None,
+    run: RunName = None,
+    store: Store = None,
+    concurrency: Concurrency = 64,
+    rpm: Rpm = None,
+    tpm: Tpm = None,
+    effort: Effort = None,
+    base_url: BaseUrl = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the bill; send nothing.")
+    ] = False,
+) -> None:
+    """What a judge pays for texts that help nobody: known attacks, and a search for better ones.
+
+    Exit status 1 where something was paid.
+    """
+    import json
+
+    from xyreward.attack import aattack, calls_needed, known_answers
+    from xyreward.judges import load_judge
+    from xyreward.judges.model import ModelJudge
+    from xyreward.loading import bundled_splits, load_items
+    from xyreward.splits import assign_splits
+
+    if out is not None and out.exists():
+        raise typer.BadParameter(f"{out} exists; give another name", param_hint="--out")
+    loaded = load_items(items)
+    splits = assign_splits(loaded, known=bundled_splits() if items == "mini" else None)
+    side = splits.select(loaded, _side(split))
+    chosen = [i for kind in ("xy", "control") for i in [i for i in side if i.kind == kind][:limit]]
+    one = load_judge(
+        judge, **_options(votes, budget_usd, run, store, concurrency, rpm, tpm, effort, base_url)
+    )
+    total = calls_needed(chosen, tries=tries)
+    if dry_run:
+        known = known_answers(chosen)
+        found = None
+        if isinstance(one, ModelJudge):
+            found = one.estimate([i for i, _ in known], [text for _, text in known])
+        _print_estimate(judge, found)
+        _say(
+            f"That is for {len(known)} known attacks. The search adds {total - len(known)} answers."
+        )
+        return
+    with _bar(total, one) as advance:
+        report = _run(aattack(one, chosen, tries=tries, seed=seed, progress=advance))
+    _say(report.to_markdown())
+    if out is not None:
+        out.write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
+    _say_bill(one)
+    if report.paid:
         raise typer.Exit(FAILED)
 
 
