@@ -1,12 +1,9 @@
 import asyncio
-import hashlib
 import json
 import os
 import pickle
-import random
 import signal
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import threading
@@ -17,78 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from store_processes import finish, lines, record, sound, start, wait_until
 
 from xyreward.errors import StoreError
 from xyreward.store import BatchRow, Spent, StoredVerdict, VerdictStore, database, owners
 from xyreward.store.database import MIGRATIONS, SCHEMA_VERSION, refuse_network
 from xyreward.store.owners import Owner
-from xyreward.verdict import Usage
-
-
-def record(name: str = "a", **changes: Any) -> StoredVerdict:
-    """A record whose text follows from its key, so that half of one would show."""
-    key = hashlib.sha256(name.encode()).hexdigest()
-    fields: dict[str, Any] = {
-        "key": key,
-        "kind": "verdict",
-        "identity": {
-            "judge": "anthropic:m",
-            "rubric_version": "xy-1",
-            "answer_hash": name,
-            "vote": "1",
-        },
-        "payload": json.dumps({"name": name, "text": key * 20}),
-        "raw_text": f"{key}é\n" * 10,
-        "usage": Usage(1, 2, 3, 4),
-        "cost_usd": 0.0078,
-        "served_model": "m-2026",
-        "base_url": "http://127.0.0.1:1",
-        "created": "2026-11-30T12:00:00Z",
-    }
-    return StoredVerdict(**{**fields, **changes})
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[VerdictStore]:
     with VerdictStore.open(tmp_path / "v.sqlite") as store:
         yield store
-
-
-PRELUDE = f"""
-import asyncio, os, random, resource, signal, sys, threading, time
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_store import *
-store = VerdictStore.open(sys.argv[1])
-def told(*words):  # a line in the file, whole, whatever happens to this process afterwards
-    os.write(log, (" ".join(map(str, words)) + "\\n").encode())
-log = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-"""
-
-
-def start(code: str, store: Path, log: Path, *arguments: object, **options: Any) -> Any:
-    """A process of its own with `store` open."""
-    command = [sys.executable, "-W", "error", "-c", PRELUDE + code, str(store), str(log)]
-    return subprocess.Popen([*command, *map(str, arguments)], **options)
-
-
-def finish(processes: list[Any], timeout: float = 60) -> None:
-    assert [process.wait(timeout) for process in processes] == [0] * len(processes)
-
-
-def wait_until(true: Any, timeout: float = 20) -> None:
-    deadline = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
-
-
-def lines(log: Path) -> list[str]:
-    return log.read_text().splitlines() if log.exists() else []
-
-
-def sound(path: Path) -> bool:
-    with closing(sqlite3.connect(path)) as connection:
-        return bool(connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)])
 
 
 # ---------------------------------------------------------------- records
@@ -189,7 +126,7 @@ def test_a_put_ends_the_claim(store: VerdictStore) -> None:
     key = record("a").key
     store.claim([key])
     store.put(record("a"))
-    with store._database.read() as connection:
+    with store.database.read() as connection:
         assert connection.execute("SELECT COUNT(*) FROM claims").fetchone() == (0,)
 
 
@@ -295,7 +232,7 @@ async def main():
 asyncio.run(main())
 """
     path, log = tmp_path / "v", tmp_path / "payments"
-    finish([start(code, path, log) for _ in range(8)])
+    finish(start(code, path, log, copies=8))
     assert sorted(map(int, lines(log))) == list(range(500))
     with VerdictStore.open(path) as store:
         assert len(list(store.records())) == 500
@@ -306,26 +243,32 @@ asyncio.run(main())
 
 def test_kill_at_any_moment_loses_no_verdict_and_leaves_none_half(tmp_path: Path) -> None:
     code = """
-n = 0
-while True:
-    name = f"{sys.argv[3]}-{n}"
-    key = record(name).key
-    reservation = store.ledger.reserve("run", 0.01)
-    store.claim([key])
-    store.put(record(name), reservation=reservation)
-    told(name)
-    n += 1
+store.close()
+
+def write(writer):
+    store = VerdictStore.open(sys.argv[1])
+    for n in range(10**9):
+        name = f"{writer}-{n}"
+        reservation = store.ledger.reserve("run", 0.01)
+        store.claim([record(name).key])
+        store.put(record(name), reservation=reservation)
+        told(name)
+
+for kill in range(20):
+    writers = []
+    for writer in "ab":
+        if (child := os.fork()) == 0:
+            write(f"{kill}{writer}")
+        writers.append(child)
+    before = len(lines(Path(sys.argv[2])))
+    wait_until(lambda: len(lines(Path(sys.argv[2]))) > before)
+    time.sleep(random.uniform(0, 0.06))
+    for child in writers:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 """
     path, log = tmp_path / "v", tmp_path / "log"
-    chance = random.Random(0)
-    for kill in range(20):
-        writers = [start(code, path, log, f"{kill}{w}") for w in "ab"]
-        before = len(lines(log))
-        wait_until(lambda before=before: len(lines(log)) > before)
-        time.sleep(chance.uniform(0, 0.06))
-        for writer in writers:
-            writer.kill()
-            writer.wait()
+    finish(start(code, path, log))
     assert sound(path)
     names = lines(log)
     assert len(names) >= 20
@@ -439,7 +382,7 @@ assert len(list(store.records())) == 401
 store.close()
 """
     path = tmp_path / "v"
-    finish([start(code, path, tmp_path / "log")])
+    finish(start(code, path, tmp_path / "log"))
     assert sound(path)
 
 
@@ -466,7 +409,7 @@ store.close()
     if sys.version_info >= (3, 12):  # it warns of what is tested here
         code = f"import warnings\nwarnings.simplefilter('ignore', DeprecationWarning)\n{code}"
     path = tmp_path / "v"
-    finish([start(code, path, tmp_path / "log")])
+    finish(start(code, path, tmp_path / "log"))
     assert sound(path)
 
 
@@ -562,7 +505,7 @@ while reservation := store.ledger.reserve("run", 0.01, 1.0):
     store.put(record(f"{os.getpid()}-{reservation}", cost_usd=cents), reservation=reservation)
 """
     path, log = tmp_path / "v", tmp_path / "payments"
-    finish([start(code, path, log) for _ in range(8)])
+    finish(start(code, path, log, copies=8))
     paid = sum(map(float, lines(log)))
     with VerdictStore.open(path) as store:
         spent = store.ledger.spent("run")
@@ -627,8 +570,8 @@ def test_a_store_that_is_not_there_is_not_made_where_it_is_only_to_be_read(tmp_p
 
 
 def test_eight_processes_open_a_new_store_at_once(tmp_path: Path) -> None:
-    code = "store.put(record(sys.argv[3])); told(1)"
-    finish([start(code, tmp_path / "v", tmp_path / "log", i) for i in range(8)])
+    code = "store.put(record(str(number))); told(1)"
+    finish(start(code, tmp_path / "v", tmp_path / "log", copies=8))
     assert len(lines(tmp_path / "log")) == 8
     with VerdictStore.open(tmp_path / "v") as store:
         assert len(list(store.records())) == 8
@@ -718,7 +661,7 @@ for path in sys.argv[3:]:
         paths = [folder / "there", folder / "new", folder / "deep" / "new"]
         folder.chmod(0o555)
         folder.parent.chmod(0o555)
-        finish([start(code, tmp_path / "first", tmp_path / "log", *paths)])
+        finish(start(code, tmp_path / "first", tmp_path / "log", *paths))
         folder.parent.chmod(0o755)
         folder.chmod(0o755)
     errors = lines(tmp_path / "log")
@@ -747,7 +690,7 @@ told(n)
 store.close()
 """
     path, log = tmp_path / "v", tmp_path / "log"
-    finish([start(code, path, log)])
+    finish(start(code, path, log))
     assert sound(path)
     with VerdictStore.open(path) as store:
         assert list(store.records()) == [record(name) for name in lines(log)]

@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from xyreward.errors import StoreError
 
@@ -157,7 +158,7 @@ class Database:
                 ) from error
         database = cls(path)
         try:
-            with database._translated():
+            with translated(path):
                 database._migrate()
         except BaseException:
             database.close()
@@ -182,14 +183,14 @@ class Database:
     def _migrate(self) -> None:
         with self._lock:
             connection = self._connect()
-            version = self._checked_version(connection)
+            version = checked_version(connection, self.path)
             _switch_to_wal(connection, self.path)
             if version == SCHEMA_VERSION:
                 return
             connection.execute("BEGIN IMMEDIATE")
             try:
                 # Another process may have done it while this one waited.
-                version = self._checked_version(connection)
+                version = checked_version(connection, self.path)
                 for statements in MIGRATIONS[version:]:
                     for statement in statements.split(";"):
                         connection.execute(statement)
@@ -200,35 +201,18 @@ class Database:
                 _roll_back(connection)
                 raise
 
-    def _checked_version(self, connection: sqlite3.Connection) -> int:
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-        application = int(connection.execute("PRAGMA application_id").fetchone()[0])
-        tables = int(connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0])
-        if application != APPLICATION_ID and (application or version or tables):
-            raise StoreError(
-                f"{self.path}: is an SQLite file of another program, expected a verdict store; choose "
-                "another path"
-            )
-        if version > SCHEMA_VERSION:
-            raise StoreError(
-                f"{self.path}: has schema {version}, this release reads up to {SCHEMA_VERSION}. A newer "
-                "xyreward wrote it: upgrade this one, or have the newer one `xyreward store export` it "
-                "and import that into a new store."
-            )
-        return version
-
     # ---------------------------------------------------------------- transactions
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
         """One statement that reads. Several may see commits in between."""
-        with self._translated(), self._lock:
+        with translated(self.path), self._lock:
             yield self._connect()
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
         """A transaction: all of it or nothing. No other process writes meanwhile, so keep it short."""
-        with self._translated(), self._lock:
+        with translated(self.path), self._lock:
             connection = self._connect()
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -237,13 +221,6 @@ class Database:
             except BaseException:
                 _roll_back(connection)
                 raise
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise StoreError(f"{self.path}: {_explained(error)}") from error
 
     def close(self) -> None:
         """Let go of the file. Other processes, and other stores of this one, keep theirs."""
@@ -287,21 +264,41 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
     )
 
 
-def connect(path: Path, mode: str = "rwc") -> sqlite3.Connection:
+def connect(path: Path, mode: Literal["rwc", "ro", "immutable"] = "rwc") -> sqlite3.Connection:
     """A connection with our settings: explicit transactions, any thread (one at a time)."""
     connection = sqlite3.connect(
-        f"{path.as_uri()}?{'immutable=1&mode=ro' if mode == 'immutable' else f'mode={mode}'}",
+        f"{path.absolute().as_uri()}?mode={'ro&immutable=1' if mode == 'immutable' else mode}",
         uri=True,
         timeout=BUSY_TIMEOUT_S,
         isolation_level=None,
         check_same_thread=False,
     )
-    try:
-        connection.execute("PRAGMA synchronous = NORMAL")
-    except BaseException:
-        connection.close()
-        raise
+    if mode == "rwc":
+        try:
+            connection.execute("PRAGMA synchronous = NORMAL")
+        except BaseException:
+            connection.close()
+            raise
     return connection
+
+
+def checked_version(connection: sqlite3.Connection, path: Path) -> int:
+    """Schema of a verdict store, 0 of an empty file; a StoreError for any other file."""
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    application = int(connection.execute("PRAGMA application_id").fetchone()[0])
+    tables = int(connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0])
+    if application != APPLICATION_ID and (application or version or tables):
+        raise StoreError(
+            f"{path}: is an SQLite file of another program, expected a verdict store; choose "
+            "another path"
+        )
+    if version > SCHEMA_VERSION:
+        raise StoreError(
+            f"{path}: has schema {version}, this release reads up to {SCHEMA_VERSION}. A newer "
+            "xyreward wrote it: upgrade this one, or have the newer one `xyreward store export` it "
+            "and import that into a new store."
+        )
+    return version
 
 
 def _switch_to_wal(connection: sqlite3.Connection, path: Path) -> None:
@@ -321,6 +318,41 @@ def _switch_to_wal(connection: sqlite3.Connection, path: Path) -> None:
         )
 
 
+@contextmanager
+def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
+    """Another store, only to be read: also on read-only and network file systems, if it is at rest.
+
+    Raises:
+        StoreError: see `Database.open`.
+    """
+    if not path.is_file():
+        raise StoreError(f"{path}: no verdict store is there; check the path")
+    log = path.with_name(f"{path.name}-wal")
+    at_rest = not log.exists() or log.stat().st_size == 0
+    remote = file_system(path) in NETWORK_FILE_SYSTEMS
+    if remote and not at_rest:
+        raise StoreError(
+            f"{path}: is in use, or was left by a killed process: its last commits are in {log.name}, "
+            "which cannot be read on a network file system. Copy both to a local disk and merge from "
+            "there."
+        )
+    connection = connect(path, "immutable" if remote else "ro")
+    try:
+        try:
+            connection.execute("SELECT COUNT(*) FROM sqlite_master")
+        except sqlite3.OperationalError:
+            # Nothing beside the file can be written, not even the index of an empty log.
+            if remote or not at_rest:
+                raise
+            connection.close()
+            connection = connect(path, "immutable")
+        if checked_version(connection, path) == 0:
+            raise StoreError(f"{path}: is empty, expected a verdict store")
+        yield connection
+    finally:
+        connection.close()
+
+
 def _roll_back(connection: sqlite3.Connection) -> None:
     # SQLite itself rolls back on a full disk and its like; then there is nothing to roll back.
     if connection.in_transaction:
@@ -328,6 +360,16 @@ def _roll_back(connection: sqlite3.Connection) -> None:
 
 
 # ---------------------------------------------------------------- what goes wrong
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Raise what SQLite raises about the file at `path` as a StoreError."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreError(f"{path}: {_explained(error)}") from error
+
 
 _ELSEWHERE = "Name another path in the call, the configuration or XYREWARD_STORE."
 

@@ -23,7 +23,8 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,9 +51,13 @@ CHUNK = 500
 """Keys or rows per statement or transaction: few round trips, and no lock held for long."""
 
 
+TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+"""UTC, ISO 8601, whole seconds: sorts as text."""
+
+
 def now() -> str:
-    """Now, as `created` has it: UTC, ISO 8601, whole seconds."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """Now, as `created` has it."""
+    return datetime.now(UTC).strftime(TIME_FORMAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +87,17 @@ class StoredVerdict:
     def check(self, identity: Mapping[str, str]) -> None:
         """Raise a StoreError where this is not the verdict that `identity` asks for."""
         if self.identity != identity:
-            raise StoreError(different_identity(self.key, self.identity, identity))
+            raise StoreError(conflict(self.key, self.identity, identity))
 
 
-def different_identity(key: str, found: Mapping[str, str], asked: Mapping[str, str]) -> str:
-    """The message for one key that stands for two things."""
-    names = sorted(n for n in {*found, *asked} if found.get(n) != asked.get(n))
+def conflict(
+    key: str, found: Mapping[str, str], asked: Mapping[str, str], whose: str = "was asked for"
+) -> str:
+    """The message for one key that stands for two things: here, and what was `asked`."""
     differences = "; ".join(
-        f"{name} is {found.get(name)!r:.120} in the store and {asked.get(name)!r:.120} was asked for"
-        for name in names
+        f"{name} is {found.get(name)!r:.120} in the store and {asked.get(name)!r:.120} {whose}"
+        for name in sorted({*found, *asked})
+        if found.get(name) != asked.get(name)
     )
     return (
         f"key {key:.16}: {differences}. One key cannot stand for both: remove it with `xyreward store "
@@ -105,12 +112,14 @@ class VerdictStore:
     """
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self.database = database
+        """The file; for the modules beside this one."""
         self._presence = Presence(database)
         self.ledger = Ledger(database, self._presence)
         """What runs have spent."""
         self.batches = Batches(database)
         """Message batches on their way."""
+        self._claimed: set[str] = set()
 
     @classmethod
     def open(
@@ -129,14 +138,14 @@ class VerdictStore:
     @property
     def path(self) -> Path:
         """Where it lies."""
-        return self._database.path
+        return self.database.path
 
     def close(self) -> None:
         """Let go of claims, count open reservations as possibly billed, close the file."""
         try:
             self._presence.leave()
         finally:
-            self._database.close()
+            self.database.close()
 
     def __enter__(self) -> VerdictStore:
         return self
@@ -164,10 +173,10 @@ class VerdictStore:
             StoreError: one is there with another identity than `identities` has for its key.
         """
         found = {}
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             statement = f"SELECT {COLUMNS} FROM verdicts WHERE key IN"  # noqa: S608  # our columns
             for row in _select(connection, statement, list(dict.fromkeys(keys))):
-                found[row[0]] = _record(row)
+                found[row[0]] = from_row(row)
         for key, identity in (identities or {}).items():
             if key in found:
                 found[key].check(identity)
@@ -192,9 +201,9 @@ class VerdictStore:
             StoreError: the key is there with another identity. The reservation is settled still.
             TypeError, ValueError: the record has a field of another type or kind.
         """
-        row = _row(record)
-        with self._database.write() as connection:
-            there = _insert(connection, [row])
+        row = to_row(record)
+        with self.database.write() as connection:
+            there = insert(connection, [row])
             if reservation is not None:
                 paid = record.cost_usd if paid_usd is None else paid_usd
                 money.settle(connection, reservation, paid)
@@ -202,40 +211,38 @@ class VerdictStore:
                 "DELETE FROM claims WHERE key = ? AND owner = ?",
                 (record.key, self._presence.owner.id),
             )
+        self._claimed.discard(record.key)
         for key, found in there.items():
             if found != record.identity:
-                raise StoreError(different_identity(key, found, record.identity))
+                raise StoreError(conflict(key, found, record.identity))
 
     def add_many(self, records: Sequence[StoredVerdict]) -> int:
         """Keep verdicts from elsewhere, in one commit. How many of them were not there yet."""
-        with self._database.write() as connection:
-            there = _insert(connection, [_row(record) for record in records])
+        with self.database.write() as connection:
+            there = insert(connection, [to_row(record) for record in records])
         return len({record.key for record in records}) - len(there)
+
+    def counts(self) -> dict[str, int]:
+        """How many there are of each kind."""
+        with self.database.read() as connection:
+            rows = connection.execute(
+                "SELECT kind, COUNT(*) FROM verdicts GROUP BY kind"
+            ).fetchall()
+        return {**dict.fromkeys(RECORD_KINDS, 0), **dict(rows)}
 
     def records(self) -> Iterator[StoredVerdict]:
         """All of them, in the order in which they came, without holding them in memory."""
-        for _, row in self._pages(COLUMNS):
-            yield _record(row)
+        for row in self.pages(COLUMNS):
+            yield from_row(row)
+
+    def pages(self, columns: str) -> Iterator[tuple[Any, ...]]:
+        """Some columns of all of them, in the same order."""
+        return pages(self.database.read, columns)
 
     def identities(self, keys: Iterable[str]) -> dict[str, Mapping[str, str]]:
         """Identities of those of `keys` that are there."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return _identities(connection, list(keys))
-
-    def _pages(self, columns: str) -> Iterator[tuple[int, tuple[Any, ...]]]:
-        last = 0
-        while True:
-            # By page, because one long read would keep the write-ahead log from being emptied.
-            with self._database.read() as connection:
-                rows = connection.execute(
-                    f"SELECT rowid, {columns} FROM verdicts WHERE rowid > ? ORDER BY rowid LIMIT ?",  # noqa: S608  # columns are ours
-                    (last, CHUNK),
-                ).fetchall()
-            if not rows:
-                return
-            for row in rows:
-                yield row[0], row[1:]
-            last = rows[-1][0]
 
     # ---------------------------------------------------------------- single flight
 
@@ -247,7 +254,7 @@ class VerdictStore:
         at once.
         """
         wanted = list(dict.fromkeys(keys))
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             there = {
                 k for (k,) in _select(connection, "SELECT key FROM verdicts WHERE key IN", wanted)
             }
@@ -261,15 +268,23 @@ class VerdictStore:
                 connection.executemany(
                     "INSERT INTO claims VALUES (?, ?)", ((key, me) for key in granted)
                 )
+                self._claimed.update(granted)
         return set(granted)
 
     def release(self, keys: Iterable[str]) -> None:
-        """Let go of claims without a verdict: the call failed, or was cancelled."""
+        """Let go of claims without a verdict: the call failed, or was cancelled.
+
+        What `put` has ended already, or another holds, is left alone.
+        """
+        mine = [key for key in keys if key in self._claimed]
+        if not mine:  # as usual, where this is in a `finally`: then it takes no turn from others
+            return
         me = self._presence.owner.id
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             connection.executemany(
-                "DELETE FROM claims WHERE key = ? AND owner = ?", ((key, me) for key in keys)
+                "DELETE FROM claims WHERE key = ? AND owner = ?", ((key, me) for key in mine)
             )
+        self._claimed.difference_update(mine)
 
     async def wait_for(
         self,
@@ -310,7 +325,7 @@ class VerdictStore:
             pause = min(pause * 1.5, 0.5)
 
     def _on_its_way(self, key: str) -> bool:
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             owners = list(_held(connection, [key]).values())
             return bool(owners) and not self._presence.dead(connection, owners)
 
@@ -318,8 +333,8 @@ class VerdictStore:
 # ---------------------------------------------------------------- rows
 
 
-def _row(record: StoredVerdict) -> tuple[Any, ...]:
-    """The record as the table has it; it is checked here, so that no later reader stumbles."""
+def to_row(record: StoredVerdict) -> tuple[Any, ...]:
+    """The record as the table has it. It is checked here, so that no later reader stumbles."""
     texts = ("key", "payload", "raw_text", "served_model", "base_url", "created")
     for name in texts:
         value = getattr(record, name)
@@ -356,7 +371,8 @@ def canonical(identity: Mapping[str, str]) -> str:
     return json.dumps(dict(identity), sort_keys=True, separators=(",", ":"))
 
 
-def _record(row: Sequence[Any]) -> StoredVerdict:
+def from_row(row: Sequence[Any]) -> StoredVerdict:
+    """What `to_row` made a row of."""
     key, kind, created, tokens_in, out, read, write, cost, model, url, identity, payload, raw = row
     return StoredVerdict(
         key=key,
@@ -372,7 +388,27 @@ def _record(row: Sequence[Any]) -> StoredVerdict:
     )
 
 
-def _insert(
+def pages(
+    read: Callable[[], AbstractContextManager[sqlite3.Connection]], columns: str
+) -> Iterator[tuple[Any, ...]]:
+    """Columns of a table of verdicts, row by row in the order in which they came.
+
+    Read by page, because one long read would keep the write-ahead log from being emptied.
+    """
+    last = 0
+    while True:
+        with read() as connection:
+            rows = connection.execute(
+                f"SELECT rowid, {columns} FROM verdicts WHERE rowid > ? ORDER BY rowid LIMIT ?",  # noqa: S608
+                (last, CHUNK),
+            ).fetchall()
+        if not rows:
+            return
+        yield from (row[1:] for row in rows)
+        last = rows[-1][0]
+
+
+def insert(
     connection: sqlite3.Connection, rows: Iterable[tuple[Any, ...]]
 ) -> dict[str, Mapping[str, str]]:
     """Insert what is not there. Of what was there already: key -> identity."""
