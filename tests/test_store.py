@@ -86,7 +86,8 @@ def test_a_hit_with_another_identity_is_an_error_that_names_both(store: VerdictS
         ("payload", None, TypeError),
         ("payload", {"a": 1}, TypeError),
         ("identity", {"vote": 1}, TypeError),
-        ("cost_usd", "much", ValueError),
+        ("cost_usd", float("nan"), ValueError),
+        ("cost_usd", -0.01, ValueError),
     ],
 )
 def test_a_record_with_a_field_of_another_kind_is_refused(
@@ -98,8 +99,8 @@ def test_a_record_with_a_field_of_another_kind_is_refused(
 
 
 def test_half_of_a_surrogate_pair_in_a_reply_loses_no_verdict(store: VerdictStore) -> None:
-    store.put(record("a", raw_text="\ud800!"))
-    assert next(store.records()).raw_text == "?!"
+    store.put(record("a", raw_text="\ud800!", payload='"\udc00"'))
+    assert next(store.records()) == record("a", raw_text="?!", payload='"?"')
 
 
 # ---------------------------------------------------------------- single flight
@@ -376,6 +377,12 @@ if child == 0:
 for i in range(200):
     store.put(record(f"parent-{i}"))
 assert os.waitpid(child, 0)[1] == 0
+if (child := os.fork()) == 0:
+    store.close()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+with VerdictStore.open(sys.argv[1]) as other:
+    assert other.claim([key, "b"]) == set()  # what a child closes is not the parent's
 store.put(record("parent"))
 assert store.claim(["c"]) == {"c"}  # the child closed
 assert len(list(store.records())) == 401
@@ -459,7 +466,7 @@ def test_a_verdict_settles_its_call_in_the_same_commit(store: VerdictStore) -> N
     assert store.ledger.spent("run") == Spent(settled_usd=0.05, calls=2)
     with pytest.raises(StoreError, match="reservation '99' is not in this store"):
         store.put(record("c"), reservation="99")
-    assert store.get_many([record("c").key]) == {}
+    assert store.get_many([record("c").key]) == {record("c").key: record("c")}  # it was paid for
 
 
 def test_a_verdict_that_contradicts_is_paid_for_all_the_same(store: VerdictStore) -> None:
@@ -583,6 +590,34 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(StoreError, match="was closed; open it again"):
         store.get_many(["a"])
+
+
+def test_a_file_that_was_removed_or_replaced_in_use_is_not_written_into_the_void(
+    store: VerdictStore, tmp_path: Path
+) -> None:
+    store.put(record("a"))
+    store.claim(["x"])
+    (tmp_path / "moved").mkdir()
+    for file in tmp_path.glob("v.sqlite*"):
+        file.rename(tmp_path / "moved" / file.name)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="was removed or replaced while it was in use"):
+            store.put(record("b"))
+        VerdictStore.open(store.path).close()  # another in its place
+    with VerdictStore.open(tmp_path / "moved" / "v.sqlite") as moved:
+        assert list(moved.records()) == [record("a")]
+
+
+def test_ctrl_c_within_a_transaction_blocks_nobody(store: VerdictStore) -> None:
+    def interrupted() -> None:
+        with store.database.write() as connection:
+            connection.execute("INSERT INTO claims VALUES ('a', 'nobody')")
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    with VerdictStore.open(store.path) as other:
+        assert other.claim(["a"]) == {"a"}
 
 
 def test_an_older_schema_is_migrated_and_keeps_what_it_holds(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ Not here: what the tables mean (`verdicts.py`, `owners.py`, `ledger.py`, `batche
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sqlite3
@@ -128,6 +129,7 @@ class Database:
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._pid = os.getpid()
+        self._file: tuple[int, int] | None = None
         self._closed = False
         _OPEN.add(self)
 
@@ -178,6 +180,14 @@ class Database:
             self._pid = os.getpid()
         if self._connection is None:
             self._connection = connect(self.path)
+            self._file = self._file or _file_id(self.path)
+        if self._file != _file_id(self.path):
+            # What is written now would be in no file that anybody can open, or would damage the new
+            # one, whose write-ahead log has the same name.
+            raise StoreError(
+                f"{self.path}: was removed or replaced while it was in use; start again, and end every "
+                "process that has it open before you move a store"
+            )
         return self._connection
 
     def _migrate(self) -> None:
@@ -187,8 +197,8 @@ class Database:
             _switch_to_wal(connection, self.path)
             if version == SCHEMA_VERSION:
                 return
-            connection.execute("BEGIN IMMEDIATE")
             try:
+                connection.execute("BEGIN IMMEDIATE")
                 # Another process may have done it while this one waited.
                 version = checked_version(connection, self.path)
                 for statements in MIGRATIONS[version:]:
@@ -214,8 +224,8 @@ class Database:
         """A transaction: all of it or nothing. No other process writes meanwhile, so keep it short."""
         with translated(self.path), self._lock:
             connection = self._connect()
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+            try:  # before BEGIN: Ctrl-C may come right after it
+                connection.execute("BEGIN IMMEDIATE")
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
@@ -228,6 +238,11 @@ class Database:
             self._closed = True
             self._release()
         _OPEN.discard(self)
+
+    def __del__(self) -> None:
+        # Python warns of a connection that nobody closed; a judge is rarely closed.
+        with contextlib.suppress(Exception):  # whatever is left of the interpreter by then
+            self._release()
 
     def _release(self) -> None:
         connection, self._connection = self._connection, None
@@ -280,6 +295,14 @@ def connect(path: Path, mode: Literal["rwc", "ro", "immutable"] = "rwc") -> sqli
             connection.close()
             raise
     return connection
+
+
+def _file_id(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def checked_version(connection: sqlite3.Connection, path: Path) -> int:

@@ -44,7 +44,7 @@ class StoreInfo:
     groups: tuple[Group, ...]
     """The largest first."""
     claims: int
-    """Keys that somebody is asking for, or died asking for."""
+    """Keys that somebody is asking for."""
     batches: Mapping[str, int]
     """Message batches by state."""
     runs: Mapping[str, Spent]
@@ -88,7 +88,8 @@ def info(store: VerdictStore) -> StoreInfo:
             "MAX(created), TOTAL(cost_usd), COUNT(*) - COUNT(cost_usd) "
             "FROM verdicts GROUP BY 1, 2, 3 ORDER BY 4 DESC, 1, 2, 3"
         ).fetchall()
-        (claims,) = connection.execute("SELECT COUNT(*) FROM claims").fetchone()
+        claims = connection.execute("SELECT owner, COUNT(*) FROM claims GROUP BY owner").fetchall()
+        dead = store.presence.dead(connection, (owner for owner, _ in claims))
         batches = connection.execute(
             "SELECT state, COUNT(*) FROM batches GROUP BY state"
         ).fetchall()
@@ -97,7 +98,7 @@ def info(store: VerdictStore) -> StoreInfo:
         schema=SCHEMA_VERSION,
         size_bytes=_size(store.path),
         groups=tuple(Group(*row) for row in groups),
-        claims=claims,
+        claims=sum(n for owner, n in claims if owner not in dead),
         batches=dict(batches),
         runs={run: store.ledger.spent(run) for run in store.ledger.runs()},
     )
