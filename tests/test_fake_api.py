@@ -2,8 +2,13 @@
 
 import asyncio
 import json
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -11,8 +16,13 @@ import httpx2
 import pytest
 from anthropic import AsyncAnthropic
 
+from xyreward.items import Item
+from xyreward.judges.calls import Reply
+from xyreward.reading import Reading, read_reply
+from xyreward.rubric import Grounding, verdict_call
 from xyreward.testing import FakeAPI, FakeAPIProcess, Faults
-from xyreward.testing.fake_api import FAULTS, MIX
+from xyreward.testing.fake_api import FAULTS, MIX, ROW_FAULTS
+from xyreward.testing.fake_api.faults import REPLY_FAULTS
 from xyreward.testing.fake_api.replies import ELSEWHERE, OFF_MENU, SENTENCE
 from xyreward.verdict import Usage
 
@@ -99,6 +109,73 @@ def test_the_same_request_and_seed_bring_the_same_reply_and_another_seed_another
     assert replies(1) == replies(1)
     assert replies(1) != replies(2)
     assert len(set(replies(1))) > 1
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+READ_AS = {
+    None: {"Reading"},
+    "prose": {"unparseable"},
+    "cut_text": {"unparseable"},
+    "max_tokens": {"truncated"},
+    "refusal": {"refused"},
+    "empty": {"unparseable"},
+    "wrong_label": {"off_menu"},
+    "missing_label": {"off_menu"},
+    "duplicate_label": {"off_menu"},
+    "duplicate_key": {"unparseable"},
+    "wrong_quote": {"inconsistent", "Reading"},  # readable where no label hangs on that quote
+    "contradiction": {"inconsistent"},
+}
+
+
+def test_every_fault_of_a_reply_has_a_reading() -> None:
+    assert set(READ_AS) == {None, *REPLY_FAULTS}
+
+
+@pytest.mark.parametrize("kind", READ_AS)
+def test_replies_to_the_rubric_are_verdicts_and_each_fault_is_its_failure(
+    kind: str | None, mini: list[Item]
+) -> None:
+    """Over the wire: rubric, server, SDK's message, reading."""
+
+    async def read(api: FakeAPI) -> list[str]:
+        seen: list[str] = []
+        async with client_of(api) as client:
+            for item in [*mini[:6], *[item for item in mini if item.kind == "control"][:3]]:
+                grounding = Grounding.of(item)
+                assert grounding is not None
+                for reference in item.references:
+                    call = verdict_call(item, grounding, reference.text)
+                    message = await client.messages.create(
+                        model=MODEL,
+                        max_tokens=call.max_tokens,
+                        system=[
+                            {
+                                "type": "text",
+                                "text": call.prefix,
+                                "cache_control": {"type": "ephemeral"},
+                            }
+                        ],
+                        messages=[{"role": "user", "content": call.text}],
+                        output_config={
+                            "format": {"type": "json_schema", "schema": dict(call.schema)}
+                        },
+                    )
+                    stop: Any = {"max_tokens": "truncated", "refusal": "refused"}
+                    reply = Reply(text_of(message), stop=stop.get(message.stop_reason, "end"))
+                    found = read_reply(reply, reference.text, item.kind)
+                    seen.append("Reading" if isinstance(found, Reading) else found.kind)
+                    if kind is None:
+                        assert isinstance(found, Reading)
+                        assert found.dropped == 0
+        return seen
+
+    with FakeAPI(faults=Faults({kind: 1.0} if kind else {})) as api:
+        seen = asyncio.run(read(api))
+    assert len(seen) > 20
+    assert set(seen) == READ_AS[kind]
 
 
 # ---------------------------------------------------------------- faults
@@ -851,3 +928,38 @@ def test_a_port_that_is_taken_is_an_error() -> None:
         port = int(api.base_url.rpartition(":")[2])
         with pytest.raises(OSError, match="address already in use"):
             FakeAPI(port=port).start()
+
+
+# ---------------------------------------------------------------- the page
+
+PAGE = (Path(__file__).parent.parent / "docs" / "testing.md").read_text("utf-8")
+PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_page_has_programs() -> None:
+    assert len(PROGRAMS) == 3
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=["judge", "api", "process"])
+def test_a_program_of_the_page_runs(program: str) -> None:
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_page_names_every_fault() -> None:
+    table = PAGE[PAGE.index("| fault |") :]
+    assert [kind for kind in (*FAULTS, *ROW_FAULTS) if f"`{kind}`" not in table] == []
+
+
+def test_a_server_ends_with_the_process_that_started_it() -> None:
+    code = (
+        "import os, signal\n"
+        "from xyreward.testing import FakeAPIProcess\n"
+        "api = FakeAPIProcess()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    command = [sys.executable, "-c", code]
+    # The server has inherited the pipe of stderr, so this returns when the server has ended as well.
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == -signal.SIGKILL

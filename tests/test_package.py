@@ -98,6 +98,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
         "from xyreward import build_pairs, load_items, load_judge; load_items('mini')",
         "from xyreward import assign_splits, load_items; assign_splits(load_items('mini'))",
         "import xyreward.config, xyreward.errors, xyreward.runs, xyreward.testing",
+        "import xyreward.attack, xyreward.reading, xyreward.rubric",
     ],
 )
 def test_what_needs_no_model_loads_no_heavy_package(code: str) -> None:
@@ -206,7 +207,10 @@ def test_the_wheel_holds_the_library_and_its_data_and_nothing_else(wheel: zipfil
     assert "xyreward/py.typed" in found
     assert "xyreward/data/mini/splits.json" in found
     assert sum(name.startswith("xyreward/data/mini/") for name in found) >= 14
-    assert {path.suffix for path in map(Path, found)} <= {".py", ".typed", ".jsonl", ".json", ".md"}
+    assert sum(name.startswith("xyreward/data/attacks/") for name in found) >= 41
+    assert "xyreward/prompts/xy.md" in found
+    kinds = {".py", ".typed", ".jsonl", ".json", ".md", ".txt"}
+    assert {path.suffix for path in map(Path, found)} <= kinds
 
 
 def test_the_wheel_says_what_it_needs_and_under_which_licence(wheel: zipfile.ZipFile) -> None:

@@ -2,6 +2,7 @@ import dataclasses
 import json
 import re
 from importlib import resources
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -129,7 +130,7 @@ def test_no_placeholder_is_left_and_no_mark_of_a_request_is_in_a_prefix() -> Non
         assert not re.search(r"[ \t]$|\r|\n\n\n", text, re.MULTILINE)
 
 
-def schemas() -> list[dict[str, Any]]:
+def schemas() -> list[Mapping[str, Any]]:
     return [verdict_schema("xy"), verdict_schema("control"), grounding_schema()]
 
 

@@ -277,7 +277,7 @@ def test_what_is_no_reward_is_refused_before_the_judge_is_asked(reward: Any) -> 
 
 @pytest.mark.parametrize("name", ["", "locl", "scripted:", "anthropic:", "chat:", "local:x"])
 def test_an_unknown_name_of_a_judge_is_refused_with_the_known_ones(name: str) -> None:
-    with pytest.raises(JudgeError, match=f'judge {name!r} is not known; expected local, '):
+    with pytest.raises(JudgeError, match=f"judge {name!r} is not known; expected local, "):
         load_judge(name)
 
 

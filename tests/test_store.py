@@ -1,12 +1,9 @@
 import asyncio
-import hashlib
 import json
 import os
 import pickle
-import random
 import signal
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import threading
@@ -17,78 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from store_processes import finish, lines, record, sound, start, wait_until
 
 from xyreward.errors import StoreError
 from xyreward.store import BatchRow, Spent, StoredVerdict, VerdictStore, database, owners
 from xyreward.store.database import MIGRATIONS, SCHEMA_VERSION, refuse_network
 from xyreward.store.owners import Owner
-from xyreward.verdict import Usage
-
-
-def record(name: str = "a", **changes: Any) -> StoredVerdict:
-    """A record whose text follows from its key, so that half of one would show."""
-    key = hashlib.sha256(name.encode()).hexdigest()
-    fields: dict[str, Any] = {
-        "key": key,
-        "kind": "verdict",
-        "identity": {
-            "judge": "anthropic:m",
-            "rubric_version": "xy-1",
-            "answer_hash": name,
-            "vote": "1",
-        },
-        "payload": json.dumps({"name": name, "text": key * 20}),
-        "raw_text": f"{key}é\n" * 10,
-        "usage": Usage(1, 2, 3, 4),
-        "cost_usd": 0.0078,
-        "served_model": "m-2026",
-        "base_url": "http://127.0.0.1:1",
-        "created": "2026-11-30T12:00:00Z",
-    }
-    return StoredVerdict(**{**fields, **changes})
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[VerdictStore]:
     with VerdictStore.open(tmp_path / "v.sqlite") as store:
         yield store
-
-
-PRELUDE = f"""
-import asyncio, os, random, resource, signal, sys, threading, time
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_store import *
-store = VerdictStore.open(sys.argv[1])
-def told(*words):  # a line in the file, whole, whatever happens to this process afterwards
-    os.write(log, (" ".join(map(str, words)) + "\\n").encode())
-log = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-"""
-
-
-def start(code: str, store: Path, log: Path, *arguments: object, **options: Any) -> Any:
-    """A process of its own with `store` open."""
-    command = [sys.executable, "-W", "error", "-c", PRELUDE + code, str(store), str(log)]
-    return subprocess.Popen([*command, *map(str, arguments)], **options)
-
-
-def finish(processes: list[Any], timeout: float = 60) -> None:
-    assert [process.wait(timeout) for process in processes] == [0] * len(processes)
-
-
-def wait_until(true: Any, timeout: float = 20) -> None:
-    deadline = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
-
-
-def lines(log: Path) -> list[str]:
-    return log.read_text().splitlines() if log.exists() else []
-
-
-def sound(path: Path) -> bool:
-    with closing(sqlite3.connect(path)) as connection:
-        return bool(connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)])
 
 
 # ---------------------------------------------------------------- records
@@ -149,7 +86,8 @@ def test_a_hit_with_another_identity_is_an_error_that_names_both(store: VerdictS
         ("payload", None, TypeError),
         ("payload", {"a": 1}, TypeError),
         ("identity", {"vote": 1}, TypeError),
-        ("cost_usd", "much", ValueError),
+        ("cost_usd", float("nan"), ValueError),
+        ("cost_usd", -0.01, ValueError),
     ],
 )
 def test_a_record_with_a_field_of_another_kind_is_refused(
@@ -161,8 +99,8 @@ def test_a_record_with_a_field_of_another_kind_is_refused(
 
 
 def test_half_of_a_surrogate_pair_in_a_reply_loses_no_verdict(store: VerdictStore) -> None:
-    store.put(record("a", raw_text="\ud800!"))
-    assert next(store.records()).raw_text == "?!"
+    store.put(record("a", raw_text="\ud800!", payload='"\udc00"'))
+    assert next(store.records()) == record("a", raw_text="?!", payload='"?"')
 
 
 # ---------------------------------------------------------------- single flight
@@ -189,7 +127,7 @@ def test_a_put_ends_the_claim(store: VerdictStore) -> None:
     key = record("a").key
     store.claim([key])
     store.put(record("a"))
-    with store._database.read() as connection:
+    with store.database.read() as connection:
         assert connection.execute("SELECT COUNT(*) FROM claims").fetchone() == (0,)
 
 
@@ -295,7 +233,7 @@ async def main():
 asyncio.run(main())
 """
     path, log = tmp_path / "v", tmp_path / "payments"
-    finish([start(code, path, log) for _ in range(8)])
+    finish(start(code, path, log, copies=8))
     assert sorted(map(int, lines(log))) == list(range(500))
     with VerdictStore.open(path) as store:
         assert len(list(store.records())) == 500
@@ -306,26 +244,32 @@ asyncio.run(main())
 
 def test_kill_at_any_moment_loses_no_verdict_and_leaves_none_half(tmp_path: Path) -> None:
     code = """
-n = 0
-while True:
-    name = f"{sys.argv[3]}-{n}"
-    key = record(name).key
-    reservation = store.ledger.reserve("run", 0.01)
-    store.claim([key])
-    store.put(record(name), reservation=reservation)
-    told(name)
-    n += 1
+store.close()
+
+def write(writer):
+    store = VerdictStore.open(sys.argv[1])
+    for n in range(10**9):
+        name = f"{writer}-{n}"
+        reservation = store.ledger.reserve("run", 0.01)
+        store.claim([record(name).key])
+        store.put(record(name), reservation=reservation)
+        told(name)
+
+for kill in range(20):
+    writers = []
+    for writer in "ab":
+        if (child := os.fork()) == 0:
+            write(f"{kill}{writer}")
+        writers.append(child)
+    before = len(lines(Path(sys.argv[2])))
+    wait_until(lambda: len(lines(Path(sys.argv[2]))) > before)
+    time.sleep(random.uniform(0, 0.06))
+    for child in writers:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 """
     path, log = tmp_path / "v", tmp_path / "log"
-    chance = random.Random(0)
-    for kill in range(20):
-        writers = [start(code, path, log, f"{kill}{w}") for w in "ab"]
-        before = len(lines(log))
-        wait_until(lambda before=before: len(lines(log)) > before)
-        time.sleep(chance.uniform(0, 0.06))
-        for writer in writers:
-            writer.kill()
-            writer.wait()
+    finish(start(code, path, log))
     assert sound(path)
     names = lines(log)
     assert len(names) >= 20
@@ -433,13 +377,19 @@ if child == 0:
 for i in range(200):
     store.put(record(f"parent-{i}"))
 assert os.waitpid(child, 0)[1] == 0
+if (child := os.fork()) == 0:
+    store.close()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+with VerdictStore.open(sys.argv[1]) as other:
+    assert other.claim([key, "b"]) == set()  # what a child closes is not the parent's
 store.put(record("parent"))
 assert store.claim(["c"]) == {"c"}  # the child closed
 assert len(list(store.records())) == 401
 store.close()
 """
     path = tmp_path / "v"
-    finish([start(code, path, tmp_path / "log")])
+    finish(start(code, path, tmp_path / "log"))
     assert sound(path)
 
 
@@ -466,7 +416,7 @@ store.close()
     if sys.version_info >= (3, 12):  # it warns of what is tested here
         code = f"import warnings\nwarnings.simplefilter('ignore', DeprecationWarning)\n{code}"
     path = tmp_path / "v"
-    finish([start(code, path, tmp_path / "log")])
+    finish(start(code, path, tmp_path / "log"))
     assert sound(path)
 
 
@@ -516,7 +466,7 @@ def test_a_verdict_settles_its_call_in_the_same_commit(store: VerdictStore) -> N
     assert store.ledger.spent("run") == Spent(settled_usd=0.05, calls=2)
     with pytest.raises(StoreError, match="reservation '99' is not in this store"):
         store.put(record("c"), reservation="99")
-    assert store.get_many([record("c").key]) == {}
+    assert store.get_many([record("c").key]) == {record("c").key: record("c")}  # it was paid for
 
 
 def test_a_verdict_that_contradicts_is_paid_for_all_the_same(store: VerdictStore) -> None:
@@ -562,7 +512,7 @@ while reservation := store.ledger.reserve("run", 0.01, 1.0):
     store.put(record(f"{os.getpid()}-{reservation}", cost_usd=cents), reservation=reservation)
 """
     path, log = tmp_path / "v", tmp_path / "payments"
-    finish([start(code, path, log) for _ in range(8)])
+    finish(start(code, path, log, copies=8))
     paid = sum(map(float, lines(log)))
     with VerdictStore.open(path) as store:
         spent = store.ledger.spent("run")
@@ -627,8 +577,8 @@ def test_a_store_that_is_not_there_is_not_made_where_it_is_only_to_be_read(tmp_p
 
 
 def test_eight_processes_open_a_new_store_at_once(tmp_path: Path) -> None:
-    code = "store.put(record(sys.argv[3])); told(1)"
-    finish([start(code, tmp_path / "v", tmp_path / "log", i) for i in range(8)])
+    code = "store.put(record(str(number))); told(1)"
+    finish(start(code, tmp_path / "v", tmp_path / "log", copies=8))
     assert len(lines(tmp_path / "log")) == 8
     with VerdictStore.open(tmp_path / "v") as store:
         assert len(list(store.records())) == 8
@@ -640,6 +590,34 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(StoreError, match="was closed; open it again"):
         store.get_many(["a"])
+
+
+def test_a_file_that_was_removed_or_replaced_in_use_is_not_written_into_the_void(
+    store: VerdictStore, tmp_path: Path
+) -> None:
+    store.put(record("a"))
+    store.claim(["x"])
+    (tmp_path / "moved").mkdir()
+    for file in tmp_path.glob("v.sqlite*"):
+        file.rename(tmp_path / "moved" / file.name)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="was removed or replaced while it was in use"):
+            store.put(record("b"))
+        VerdictStore.open(store.path).close()  # another in its place
+    with VerdictStore.open(tmp_path / "moved" / "v.sqlite") as moved:
+        assert list(moved.records()) == [record("a")]
+
+
+def test_ctrl_c_within_a_transaction_blocks_nobody(store: VerdictStore) -> None:
+    def interrupted() -> None:
+        with store.database.write() as connection:
+            connection.execute("INSERT INTO claims VALUES ('a', 'nobody')")
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    with VerdictStore.open(store.path) as other:
+        assert other.claim(["a"]) == {"a"}
 
 
 def test_an_older_schema_is_migrated_and_keeps_what_it_holds(tmp_path: Path) -> None:
@@ -718,7 +696,7 @@ for path in sys.argv[3:]:
         paths = [folder / "there", folder / "new", folder / "deep" / "new"]
         folder.chmod(0o555)
         folder.parent.chmod(0o555)
-        finish([start(code, tmp_path / "first", tmp_path / "log", *paths)])
+        finish(start(code, tmp_path / "first", tmp_path / "log", *paths))
         folder.parent.chmod(0o755)
         folder.chmod(0o755)
     errors = lines(tmp_path / "log")
@@ -747,7 +725,7 @@ told(n)
 store.close()
 """
     path, log = tmp_path / "v", tmp_path / "log"
-    finish([start(code, path, log)])
+    finish(start(code, path, log))
     assert sound(path)
     with VerdictStore.open(path) as store:
         assert list(store.records()) == [record(name) for name in lines(log)]

@@ -1,6 +1,7 @@
-"""The command line: `xyreward score | judge | store`.
+"""The command line: `xyreward score | attack | judge | store`.
 
     xyreward score answers.jsonl --items mini --judge anthropic --out verdicts.jsonl --dry-run
+    xyreward attack --judge local
     xyreward judge check anthropic:claude-sonnet-5-5
     xyreward judge compare local anthropic
     xyreward store info
@@ -9,7 +10,7 @@ Exit status: 0 done; 1 done, but some answers have no verdict (or a check found 
 sent, because something given is wrong; 3 stopped on the way (wrong key, spent limit, full disk); 130
 interrupted. What was paid for is in the store in every case.
 
-Not here: what the commands do (`score_file.py`, `compare.py`, `store/`).
+Not here: what the commands do (`score_file.py`, `attack.py`, `compare.py`, `store/`).
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ def score(
     answers: Annotated[Path, typer.Argument(help="JSONL with item_id (or query) and answer.")],
     out: Annotated[Path, typer.Option(help="JSONL to write; must not exist.")],
     items: Items = "mini",
-    judge: Annotated[str, typer.Option(help="A judge's name, see `xyreward judge --help`.")] = "local",
+    judge: Annotated[
+        str, typer.Option(help="A judge's name, see `xyreward judge --help`.")
+    ] = "local",
     soft: Annotated[bool, typer.Option(help="Reward from probabilities, for ranking.")] = False,
     votes: Votes = 1,
     budget_usd: Budget = None,
@@ -85,21 +88,27 @@ def score(
     tpm: Tpm = None,
     effort: Effort = None,
     base_url: BaseUrl = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the bill; send nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the bill; send nothing.")
+    ] = False,
 ) -> None:
     """Score a file of answers. Goes on where an interrupted run of the same command stopped."""
     from xyreward.judges import load_judge
+    from xyreward.judges.model import ModelJudge
     from xyreward.loading import load_items
     from xyreward.reward import Reward
     from xyreward.score_file import AnswersFile, estimate_file, score_file
 
     chosen = load_judge(
-        judge, **_options(judge, votes, budget_usd, run, store, concurrency, rpm, tpm, effort, base_url)
+        judge,
+        **_options(votes, budget_usd, run, store, concurrency, rpm, tpm, effort, base_url),
     )
     file = AnswersFile(answers, load_items(items))
     if dry_run:
         _print_estimate(judge, estimate_file(file, chosen))
         return
+    if isinstance(chosen, ModelJudge):
+        chosen.check([])  # its key and its store, before a bar is shown
     with _bar(file.rows, chosen) as advance:
         report = _run(score_file(file, out, chosen, Reward(soft=soft), on_rows=advance))
     _say(f"{report.rows} answers in {out}")
@@ -109,6 +118,74 @@ def score(
     if report.failed:
         kinds = ", ".join(f"{kind} {n}" for kind, n in report.failed.most_common())
         _say(f"without a verdict: {sum(report.failed.values())} ({kinds}); their reward is null")
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def attack(
+    judge: Annotated[
+        str, typer.Option(help="A judge's name, see `xyreward judge --help`.")
+    ] = "local",
+    items: Items = "mini",
+    split: Annotated[str, typer.Option(help="train, dev or test.")] = "test",
+    limit: Annotated[int, typer.Option(min=1, help="Items of each kind.")] = 5,
+    tries: Annotated[int, typer.Option(min=0, help="Mutations per answer in the search.")] = 64,
+    seed: Annotated[int, typer.Option(help="Of the search.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="A JSON file for the report; must not exist.")
+    ] = None,
+    votes: Votes = 1,
+    budget_usd: Budget = None,
+    run: RunName = None,
+    store: Store = None,
+    concurrency: Concurrency = 64,
+    rpm: Rpm = None,
+    tpm: Tpm = None,
+    effort: Effort = None,
+    base_url: BaseUrl = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the bill; send nothing.")
+    ] = False,
+) -> None:
+    """What a judge pays for texts that help nobody: known attacks, and a search for better ones.
+
+    Exit status 1 where something was paid.
+    """
+    import json
+
+    from xyreward.attack import aattack, calls_needed, known_answers
+    from xyreward.judges import load_judge
+    from xyreward.judges.model import ModelJudge
+    from xyreward.loading import bundled_splits, load_items
+    from xyreward.splits import assign_splits
+
+    if out is not None and out.exists():
+        raise typer.BadParameter(f"{out} exists; give another name", param_hint="--out")
+    loaded = load_items(items)
+    splits = assign_splits(loaded, known=bundled_splits() if items == "mini" else None)
+    side = splits.select(loaded, _side(split))
+    chosen = [i for kind in ("xy", "control") for i in [i for i in side if i.kind == kind][:limit]]
+    one = load_judge(
+        judge, **_options(votes, budget_usd, run, store, concurrency, rpm, tpm, effort, base_url)
+    )
+    total = calls_needed(chosen, tries=tries)
+    if dry_run:
+        known = known_answers(chosen)
+        found = None
+        if isinstance(one, ModelJudge):
+            found = one.estimate([i for i, _ in known], [text for _, text in known])
+        _print_estimate(judge, found)
+        _say(
+            f"That is for {len(known)} known attacks. The search adds {total - len(known)} answers."
+        )
+        return
+    with _bar(total, one) as advance:
+        report = _run(aattack(one, chosen, tries=tries, seed=seed, progress=advance))
+    _say(report.to_markdown())
+    if out is not None:
+        out.write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
+    _say_bill(one)
+    if report.paid:
         raise typer.Exit(FAILED)
 
 
@@ -149,7 +226,9 @@ def compare(
     tpm: Tpm = None,
     effort: Effort = None,
     base_url: BaseUrl = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the bill; send nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the bill; send nothing.")
+    ] = False,
 ) -> None:
     """Agreement with known labels, ranking, failures, cost: a column per judge.
 
@@ -165,11 +244,9 @@ def compare(
     loaded = load_items(items)
     splits = assign_splits(loaded, known=bundled_splits() if items == "mini" else None)
     chosen = labelled(splits.select(loaded, _side(split)), limit)
+    options = _options(votes, budget_usd, run, store, concurrency, rpm, tpm, effort, base_url)
     loaded_judges = [
-        load_judge(
-            name, **_options(name, votes, budget_usd, run, store, concurrency, rpm, tpm, effort, base_url)
-        )
-        for name in judges
+        load_judge(name, **(options if _asks_a_model(name) else {})) for name in judges
     ]
     if dry_run:
         known = [(i, r.text) for i in chosen for r in i.references if r.labels is not None]
@@ -185,3 +262,206 @@ def compare(
     _say(to_markdown(figures))
     if any(f.failed for f in figures):
         raise typer.Exit(FAILED)
+
+
+# ---------------------------------------------------------------- store
+
+
+@store_app.command()
+def info(store: Store = None) -> None:
+    """What is in the store: verdicts by judge, rubric and kind, size, spending of runs."""
+    from xyreward.store import VerdictStore
+
+    with VerdictStore.open(store, create=False) as opened:
+        _say(opened.info().to_text())
+
+
+@store_app.command()
+def export(
+    path: Annotated[Path, typer.Argument(help="A .jsonl or .parquet file; must not exist.")],
+    store: Store = None,
+) -> None:
+    """Write all verdicts to a file, to share or to keep: those of a retired judge stay usable."""
+    from xyreward.store import VerdictStore
+
+    with VerdictStore.open(store, create=False) as opened:
+        _say(f"{opened.export(path)} records in {path}")
+
+
+@store_app.command("import")
+def import_(
+    path: Annotated[Path, typer.Argument(help="A file that `export` wrote.")],
+    store: Store = None,
+) -> None:
+    """Add the verdicts of a file. Those that are there already stay as they are."""
+    from xyreward.store import VerdictStore
+
+    with VerdictStore.open(store) as opened:
+        _say(f"{opened.import_(path)} new records")
+
+
+@store_app.command()
+def merge(
+    other: Annotated[Path, typer.Argument(help="Another store, perhaps of another machine.")],
+    store: Store = None,
+) -> None:
+    """Add the verdicts of another store, which is left as it is."""
+    from xyreward.store import VerdictStore
+
+    with VerdictStore.open(store) as opened:
+        _say(f"{opened.merge(other)} new records")
+
+
+@store_app.command()
+def prune(
+    store: Store = None,
+    judge: Annotated[str | None, typer.Option(help="Only verdicts of this judge.")] = None,
+    rubric: Annotated[str | None, typer.Option(help="Only those of this rubric version.")] = None,
+    before: Annotated[str | None, typer.Option(help="Only older ones, YYYY-MM-DD.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove; without it only count.")] = False,
+) -> None:
+    """Remove verdicts. They were paid for: `export` first if in doubt."""
+    from xyreward.store import VerdictStore
+
+    with VerdictStore.open(store, create=False) as opened:
+        n = opened.prune(judge=judge, rubric_version=rubric, before=before, dry_run=not yes)
+        _say(f"{n} records removed" if yes else f"{n} records would be removed; add --yes to do it")
+
+
+# ---------------------------------------------------------------- what the commands share
+
+
+def _options(
+    votes: int,
+    budget_usd: float | None,
+    run: str | None,
+    store: Path | None,
+    concurrency: int,
+    rpm: float | None,
+    tpm: float | None,
+    effort: str | None,
+    base_url: str | None,
+) -> dict[str, Any]:
+    """Options of `load_judge`: those that differ from the defaults, so that `local` takes them as well."""
+    given = {
+        "votes": votes if votes != 1 else None,
+        "budget_usd": budget_usd,
+        "run": run,
+        "store": store,
+        "max_concurrency": concurrency if concurrency != 64 else None,
+        "requests_per_minute": rpm,
+        "tokens_per_minute": tpm,
+        "effort": effort,
+        "base_url": base_url,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _asks_a_model(judge: str) -> bool:
+    return judge.partition(":")[0] in ("anthropic", "chat", "panel")
+
+
+def _say(text: str) -> None:
+    typer.echo(text)
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """An error of ours is one message and a status, not a traceback through five libraries."""
+    from xyreward.judges.calls import JudgeStopped
+
+    try:
+        yield
+    except JudgeStopped as error:
+        _end(error, STOPPED)
+    except (XYRewardError, FileNotFoundError) as error:
+        _end(error, WRONG)
+    except KeyboardInterrupt:
+        typer.echo(
+            "interrupted; verdicts received until now are in the store, run again to go on",
+            err=True,
+        )
+        raise SystemExit(INTERRUPTED) from None
+
+
+def _end(error: Exception, status: int) -> NoReturn:
+    typer.echo(f"{type(error).__name__}: {error}", err=True)
+    raise SystemExit(status) from None
+
+
+@contextmanager
+def _bar(total: int, judge: Any) -> Iterator[Callable[[int], object]]:
+    """A bar of rows on stderr, with what the judge did and what it cost."""
+    from tqdm import tqdm
+
+    with tqdm(total=total, unit=" answers", disable=None if sys.stderr.isatty() else False) as bar:
+        stats = getattr(judge, "stats", None)
+
+        def decided() -> None:
+            if stats is None:
+                return
+            bar.set_postfix(
+                {
+                    "store": stats.from_store,
+                    "failed": sum(stats.failed.values()),
+                    "$": f"{stats.cost_usd:.2f}" + ("+?" if stats.unpriced_calls else ""),
+                },
+                refresh=False,
+            )
+            bar.update(0)
+
+        if stats is not None:
+            judge.on_outcome = decided
+
+        def advance(rows: int) -> None:
+            bar.update(rows)
+
+        yield advance
+
+
+def _print_estimate(judge: str, estimate: Any) -> None:
+    if estimate is None:
+        _say(f"{judge}: makes no calls")
+        return
+    cost = "unknown (no price)" if estimate.cost_usd is None else f"about {estimate.cost_usd:.2f}"
+    worst = "" if estimate.worst_usd is None else f", at most {estimate.worst_usd:.2f}"
+    minutes = (
+        "" if estimate.minutes is None else f"; {estimate.minutes:.0f} minutes at these limits"
+    )
+    _say(
+        f"{judge}: {estimate.calls} calls to make, {estimate.in_store} verdicts in the store; about "
+        f"{estimate.input_tokens:,} input and {estimate.output_tokens:,} output tokens; US dollars: {cost}"
+        f"{worst}{minutes}. Nothing was sent."
+    )
+
+
+def _say_bill(judge: Any) -> None:
+    stats = getattr(judge, "stats", None)
+    if stats is None:
+        return
+    text = (
+        f"{stats.calls} calls, {stats.from_store} from the store; US dollars: {stats.cost_usd:.4f}"
+    )
+    if stats.unpriced_calls:
+        text += f" and {stats.unpriced_calls} calls of unknown price"
+    if stats.lost_calls:
+        text += (
+            f"; {stats.lost_calls} calls without a reply are possibly billed, at most "
+            f"{stats.possibly_usd:.4f}"
+        )
+    spent = judge.store.ledger.spent(judge.run)
+    _say(f"{text}. Run {judge.run!r} in all: {spent.settled_usd:.4f}")
+
+
+def _side(name: str) -> Any:
+    if name not in ("train", "dev", "test"):
+        raise typer.BadParameter(f"{name!r}, expected train, dev or test", param_hint="--split")
+    return name
+
+
+if __name__ == "__main__":
+    main()

@@ -53,6 +53,15 @@ class JudgeFigures:
         return sum(sum(kinds.values()) for kinds in self.failures.values())
 
 
+def labelled(items: Sequence[Item], limit: int | None = None) -> list[Item]:
+    """Items that have a labelled reference, the same `limit` of each kind whatever their order."""
+    kept: list[Item] = []
+    for kind in ("xy", "control"):
+        of_kind = [i for i in items if i.kind == kind and any(r.labels for r in i.references)]
+        kept += sorted(of_kind, key=lambda item: item.content_hash)[:limit]
+    return kept
+
+
 async def compare(
     judges: Sequence[Judge], items: Sequence[Item], clusters: Mapping[str, str] | None = None
 ) -> list[JudgeFigures]:

@@ -266,8 +266,7 @@ async def collect(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         tasks += map(asyncio.ensure_future, work)
         pending = set(tasks)
         while pending:
-            when = asyncio.ALL_COMPLETED if stopped else asyncio.FIRST_EXCEPTION
-            done, pending = await asyncio.wait(pending, return_when=when)
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
             errors = [error for error in map(_error_of, done) if error is not None]
             for error in errors:
                 if not isinstance(error, JudgeStopped):
@@ -388,9 +387,9 @@ class _Loop:
             self._check_stopped()
             if self._requests or self._tokens:
                 await self._rate(job.tokens)
-            while self.places.paused_s() > 0:
-                await self._sleep(self.places.paused_s())
-            self._check_stopped()
+            # The places are kept through a pause, so that no more rush in at its end than they are.
+            while (seconds := self.places.paused_s()) > 0:
+                await self._sleep(seconds)
             cancelled = await _to_the_end(job.attempts.reserve())
             if cancelled or self._owner._stopped:
                 await _to_the_end(job.attempts.released())
@@ -574,7 +573,6 @@ class _Places:
         self._fresh: deque[asyncio.Future[bool]] = deque()
         self._paused_until = -math.inf
         self._pauses_in_a_row = 0
-        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def allowed(self) -> int:
@@ -588,7 +586,7 @@ class _Places:
         return self._paused_until - self._loop.time()
 
     async def enter(self, *, first: bool) -> None:
-        if self.taken < self.allowed and not self.waiting and self.paused_s() <= 0:
+        if self.taken < self.allowed and not self.waiting:
             self.taken += 1
             return
         queue = self._again if first else self._fresh
@@ -606,7 +604,8 @@ class _Places:
 
     def leave(self) -> None:
         self.taken -= 1
-        self._admit()
+        while self.taken < self.allowed and self.waiting:
+            self._give((self._again or self._fresh).popleft())
 
     def succeeded(self) -> None:
         self._pauses_in_a_row = 0
@@ -631,27 +630,12 @@ class _Places:
         # Whoever waited would rush in together at the end: begin small, but return steeply.
         self._steep_until = self._limit
         self._limit = min(self._limit, self._start)
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(seconds, self._resume)
 
     def turn_away(self) -> None:
         """Everybody who waits is let through to see that there is nothing to do any more."""
-        self._resume()
         for queue in (self._again, self._fresh):
             while queue:
                 self._give(queue.popleft())
-
-    def _resume(self) -> None:
-        # Not left to the clock: a timer may fire a hair early, and nobody would come a second time.
-        self._paused_until = -math.inf
-        self._admit()
-
-    def _admit(self) -> None:
-        if self.paused_s() > 0:
-            return
-        while self.taken < self.allowed and self.waiting:
-            self._give((self._again or self._fresh).popleft())
 
     def _give(self, place: asyncio.Future[bool]) -> None:
         if not place.done():

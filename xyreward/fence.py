@@ -24,10 +24,9 @@ ROLE_COLON = "\N{RATIO}"
 CONTROL_BRACKET = "\N{MATHEMATICAL LEFT WHITE SQUARE BRACKET}"
 """Stands for the bracket that opens a control word such as [INST]."""
 
+_UNUSUAL = re.compile("[^\n\t\x20-\x3b\x3d-\x7e]")
 _LINE_ENDS = re.compile("\r\n|[\r\v\f\x85\u2028\u2029]")
-_LOOK_LIKE_LESS_THAN = str.maketrans(
-    dict.fromkeys("<\uff1c\ufe64\u2329\u27e8\u3008\u276e\u02c2", LESS_THAN)
-)
+_LOOK_LIKE_LESS_THAN = re.compile("[<\uff1c\ufe64\u2329\u27e8\u3008\u276e\u02c2]")
 
 # Code points that show nothing: Unicode's Default_Ignorable_Code_Point (DerivedCoreProperties.txt),
 # among them zero-width characters, direction overrides, variation selectors and tag characters, which
@@ -49,7 +48,7 @@ _CONTROL_WORD = re.compile(
     re.IGNORECASE,
 )
 _LONG_GAP = re.compile(r"[^\S\n]{81,}")
-_EMPTY_LINES = re.compile(r"(?:[^\S\n]*\n){4,}")
+_EMPTY_LINES = re.compile(r"\n(?:[^\S\n]*\n){3,}")
 
 _FENCED = re.compile(
     r"^<([a-z][a-z-]*)-([0-9a-f]{16})>\n(.*?)\n</\1-\2>$", re.MULTILINE | re.DOTALL
@@ -72,14 +71,21 @@ def neutralise(text: str) -> str:
     that look alike; control characters become visible; characters that show nothing are removed; long
     gaps are shortened. What a reader would see and understand stays.
     """
-    text = _LINE_ENDS.sub("\n", text)
-    text = _CONTROL.sub(_visible, text)
-    text = _INVISIBLE.sub("", text)
-    text = text.translate(_LOOK_LIKE_LESS_THAN)
-    text = _LONG_GAP.sub(" " * 80, text)
+    # Each guard is a cheap test for what its line could change: this runs over every text of every
+    # request, also of those whose verdict is in the store.
+    if _UNUSUAL.search(text):
+        text = _LINE_ENDS.sub("\n", text)
+        text = _CONTROL.sub(_visible, text)
+        text = _INVISIBLE.sub("", text)
+        text = _LOOK_LIKE_LESS_THAN.sub(LESS_THAN, text)
+    if "    " in text or "\t" in text or not text.isascii():
+        text = _LONG_GAP.sub(" " * 80, text)
     text = _EMPTY_LINES.sub("\n\n\n", text)
-    text = _CONTROL_WORD.sub(CONTROL_BRACKET, text)
-    return _ROLE.sub(lambda match: match[1] + ROLE_COLON, text)
+    if "[" in text:
+        text = _CONTROL_WORD.sub(CONTROL_BRACKET, text)
+    if ":" in text or "\uff1a" in text:
+        text = _ROLE.sub(lambda match: match[1] + ROLE_COLON, text)
+    return text
 
 
 def _visible(match: re.Match[str]) -> str:

@@ -182,7 +182,8 @@ def _numbered(name: str, texts: Sequence[str]) -> list[Part]:
 # ---------------------------------------------------------------- schemas
 
 
-def verdict_schema(kind: ItemKind) -> dict[str, Any]:
+@cache
+def verdict_schema(kind: ItemKind) -> Mapping[str, Any]:
     """JSON schema of a verdict. Reasons come before labels, since a model writes from left to right."""
     suggestion = _object(
         {
@@ -202,7 +203,8 @@ def verdict_schema(kind: ItemKind) -> dict[str, Any]:
     )
 
 
-def grounding_schema() -> dict[str, Any]:
+@cache
+def grounding_schema() -> Mapping[str, Any]:
     """JSON schema of an inferred grounding."""
     texts = {"type": "array", "items": {"type": "string"}}
     types: dict[str, Any] = {key: {"type": "string"} for key in GROUNDING_KEYS}

@@ -67,7 +67,8 @@ class AnswersFile:
         self._items = {item.id: item for item in items}
         self.items_hash = items_hash(items)
         digest = hashlib.sha256()
-        problems, wrong, rows = [], 0, 0
+        problems: list[str] = []
+        wrong = rows = 0
         for number, line in self._lines():
             digest.update(line)
             rows += 1
@@ -128,9 +129,9 @@ class AnswersFile:
 
 
 def estimate_file(answers: AnswersFile, judge: Judge) -> Estimate | None:
-    """What judging the file would take, with what the store has. None for a judge that costs nothing.
+    """What judging the file would take, with what the store has. None for a judge that makes no calls.
 
-    Bare queries count one verdict each; the calls that infer their goals come on top.
+    Equal questions are counted once within a chunk of rows, so the true figure may be a little lower.
     """
     if not isinstance(judge, ModelJudge):
         return None

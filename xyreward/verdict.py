@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, SupportsFloat, get_args
 
 Focus = Literal["stated", "intended", "balanced", "neither"]
@@ -81,6 +82,9 @@ class LabelProbabilities:
         object.__setattr__(self, "focus", focus)
 
     @classmethod
+    @lru_cache(
+        maxsize=64
+    )  # there are 32 combinations, and every answer scored asks for two of them
     def certain(cls, labels: Labels) -> LabelProbabilities:
         """Probabilities 0 and 1 that say just what `labels` say."""
         return cls(
@@ -92,6 +96,8 @@ class LabelProbabilities:
 
 
 def _probability(name: str, value: object) -> float:
+    if type(value) is float and 0 <= value <= 1:  # the usual case; the protocol below is slow
+        return value
     # Also makes a plain float of numpy's, which JSON cannot write. NaN fails the comparison.
     if not isinstance(value, SupportsFloat) or not 0 <= (p := float(value)) <= 1:
         raise ValueError(f"{name} is {value!r}, expected a probability in [0, 1]")

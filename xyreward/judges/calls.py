@@ -13,16 +13,17 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from xyreward.errors import JudgeError
 from xyreward.verdict import FailureKind, Usage
 
+if TYPE_CHECKING:
+    from xyreward.judges.preflight import EndpointCheck
 
-@lru_cache(maxsize=64)  # thousands of calls share a prefix of twenty kilobytes
+
 def _hash(text: str) -> str:
-    return hashlib.sha256(json.dumps(text).encode()).hexdigest()
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ class Call:
     def hash(self) -> str:
         """sha256 of everything above, as 64 hex digits."""
         schema = json.dumps(self.schema, sort_keys=True)
-        parts = [_hash(self.prefix), _hash(schema), self.text, self.max_tokens]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        parts = [_hash(self.prefix), _hash(schema), _hash(self.text), str(self.max_tokens)]
+        return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,10 @@ class Endpoint(Protocol):
             CallError: no reply; says whether another try may help.
             JudgeStopped: no further call can succeed.
         """
+        ...
+
+    async def check(self, call: Call, *, timeout: float = 60.0) -> EndpointCheck:
+        """Send a call twice before a long job and tell what was found. Raises for no failure."""
         ...
 
     async def aclose(self) -> None:

@@ -122,6 +122,9 @@ class _Question:
     grounded: bool
 
 
+_UNKNOWN = Grounding("unknown yet", "not inferred yet", inferred=True)
+
+
 class ModelJudge:
     """Judge answers by asking a model with the rubric of `rubric.py`.
 
@@ -186,6 +189,11 @@ class ModelJudge:
         """As `load_judge` takes it."""
         return self.endpoint.name
 
+    @cached_property
+    def _judge_without_url(self) -> str:
+        # A changed port must not empty the store.
+        return self.endpoint.name.partition("@")[0]
+
     @property
     def rubric_version(self) -> str:
         """Version and hash of all that the judge is told."""
@@ -238,8 +246,9 @@ class ModelJudge:
         ]
 
         def ask(parameters: Mapping[str, Any]) -> list[_Question]:
+            told = _canonical([parameters, self.endpoint.model])
             return [
-                self._question(call, parameters, item, grounding, answer, vote)
+                self._question(call, told, item, grounding, answer, vote)
                 for call, item, grounding, answer in calls
                 for vote in range(self.votes)
             ]
@@ -268,8 +277,9 @@ class ModelJudge:
         """
 
         def ask(parameters: Mapping[str, Any]) -> list[_Question]:
+            told = _canonical([parameters, self.endpoint.model])
             return [
-                self._question(rubric.grounding_call(item), parameters, item, None, None, 0)
+                self._question(rubric.grounding_call(item), told, item, None, None, 0)
                 for item in items
             ]
 
@@ -285,22 +295,21 @@ class ModelJudge:
     def _question(
         self,
         call: Call,
-        parameters: Mapping[str, Any],
+        asked_of: str,
         item: Item,
         grounding: Grounding | None,
         answer: str | None,
         vote: int,
     ) -> _Question:
         identity = {
-            "judge": self.endpoint.name.partition("@")[0],
+            "judge": self._judge_without_url,
             "rubric_version": self.rubric_version,
             "query": item.content_hash[:16],
             "answer": "" if answer is None else _short_hash(answer),
             "vote": str(vote),
         }
-        told = [call.hash, _canonical(parameters), self.endpoint.model, vote]
         return _Question(
-            key=hashlib.sha256(_canonical(told).encode()).hexdigest(),
+            key=hashlib.sha256(f"{call.hash} {vote} {asked_of}".encode()).hexdigest(),
             call=call,
             identity=identity,
             answer=answer,
@@ -459,25 +468,32 @@ class ModelJudge:
     # ---------------------------------------------------------------- money
 
     def estimate(self, items: Sequence[Item], answers: Sequence[str]) -> Estimate:
-        """What `judge(items, answers)` would take now, with what the store already has. Sends nothing.
+        """What judging these would take now, with what the store already has. Sends nothing.
+
+        A bare query counts with the call that infers its goal, and with a verdict of usual length.
 
         Raises:
-            JudgeError, StoreError: see `check`.
+            StoreError: the store cannot be used.
         """
-        self.check(items)
+        groundings = [(Grounding.of(item), item) for item in items]
         calls = [
-            (rubric.verdict_call(i, g, a), i, g, a)
-            for i, a in zip(items, answers, strict=True)
-            if (g := Grounding.of(i)) is not None
+            (rubric.verdict_call(item, grounding or _UNKNOWN, answer), item, grounding, answer)
+            for (grounding, item), answer in zip(groundings, answers, strict=True)
         ]
+        bare = [item for grounding, item in groundings if grounding is None]
         best: tuple[dict[str, _Question], dict[str, Any]] = ({}, {})
         for parameters in self.endpoint.possible_parameters:
-            questions = {
-                q.key: q
-                for row in calls
+            told = _canonical([parameters, self.endpoint.model])
+            asked = [
+                self._question(call, told, item, grounding, answer, vote)
+                for call, item, grounding, answer in calls
                 for vote in range(self.votes)
-                for q in [self._question(row[0], parameters, *row[1:], vote)]
-            }
+            ]
+            asked += [
+                self._question(rubric.grounding_call(item), told, item, None, None, 0)
+                for item in bare
+            ]
+            questions = {q.key: q for q in asked}
             stored = self._stored(questions.values())
             if not best[0] or len(stored) > len(best[1]):
                 best = questions, stored
@@ -564,7 +580,7 @@ class _Asking:
         self._worst = judge._worst(call)
         self.result: StoredVerdict | ReadingProblem | None = None
         self.raw_text: str | None = before.raw_text if before else None
-        self.usage = before.usage if before else Usage()
+        self.usage: Usage = before.usage if before else Usage()
         self.cost_usd: float | None = before.cost_usd if before else 0.0
         """Of this call and the one before it."""
 

@@ -103,7 +103,8 @@ def _mean(verdicts: Sequence[Verdict]) -> LabelProbabilities:
     n = len(verdicts)
 
     def share(name: YesNo) -> float:
-        return min(1.0, sum(getattr(v.p, name) for v in verdicts) / n)
+        total: float = sum(getattr(v.p, name) for v in verdicts)
+        return min(1.0, total / n)
 
     return LabelProbabilities(
         has_stated_solution=share("has_stated_solution"),

@@ -8,6 +8,7 @@ Not here: what the tables mean (`verdicts.py`, `owners.py`, `ledger.py`, `batche
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sqlite3
@@ -17,6 +18,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from xyreward.errors import StoreError
 
@@ -127,6 +129,7 @@ class Database:
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._pid = os.getpid()
+        self._file: tuple[int, int] | None = None
         self._closed = False
         _OPEN.add(self)
 
@@ -157,7 +160,7 @@ class Database:
                 ) from error
         database = cls(path)
         try:
-            with database._translated():
+            with translated(path):
                 database._migrate()
         except BaseException:
             database.close()
@@ -177,19 +180,27 @@ class Database:
             self._pid = os.getpid()
         if self._connection is None:
             self._connection = connect(self.path)
+            self._file = self._file or _file_id(self.path)
+        if self._file != _file_id(self.path):
+            # What is written now would be in no file that anybody can open, or would damage the new
+            # one, whose write-ahead log has the same name.
+            raise StoreError(
+                f"{self.path}: was removed or replaced while it was in use; start again, and end every "
+                "process that has it open before you move a store"
+            )
         return self._connection
 
     def _migrate(self) -> None:
         with self._lock:
             connection = self._connect()
-            version = self._checked_version(connection)
+            version = checked_version(connection, self.path)
             _switch_to_wal(connection, self.path)
             if version == SCHEMA_VERSION:
                 return
-            connection.execute("BEGIN IMMEDIATE")
             try:
+                connection.execute("BEGIN IMMEDIATE")
                 # Another process may have done it while this one waited.
-                version = self._checked_version(connection)
+                version = checked_version(connection, self.path)
                 for statements in MIGRATIONS[version:]:
                     for statement in statements.split(";"):
                         connection.execute(statement)
@@ -200,50 +211,26 @@ class Database:
                 _roll_back(connection)
                 raise
 
-    def _checked_version(self, connection: sqlite3.Connection) -> int:
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-        application = int(connection.execute("PRAGMA application_id").fetchone()[0])
-        tables = int(connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0])
-        if application != APPLICATION_ID and (application or version or tables):
-            raise StoreError(
-                f"{self.path}: is an SQLite file of another program, expected a verdict store; choose "
-                "another path"
-            )
-        if version > SCHEMA_VERSION:
-            raise StoreError(
-                f"{self.path}: has schema {version}, this release reads up to {SCHEMA_VERSION}. A newer "
-                "xyreward wrote it: upgrade this one, or have the newer one `xyreward store export` it "
-                "and import that into a new store."
-            )
-        return version
-
     # ---------------------------------------------------------------- transactions
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
         """One statement that reads. Several may see commits in between."""
-        with self._translated(), self._lock:
+        with translated(self.path), self._lock:
             yield self._connect()
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
         """A transaction: all of it or nothing. No other process writes meanwhile, so keep it short."""
-        with self._translated(), self._lock:
+        with translated(self.path), self._lock:
             connection = self._connect()
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+            try:  # before BEGIN: Ctrl-C may come right after it
+                connection.execute("BEGIN IMMEDIATE")
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
                 _roll_back(connection)
                 raise
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise StoreError(f"{self.path}: {_explained(error)}") from error
 
     def close(self) -> None:
         """Let go of the file. Other processes, and other stores of this one, keep theirs."""
@@ -251,6 +238,11 @@ class Database:
             self._closed = True
             self._release()
         _OPEN.discard(self)
+
+    def __del__(self) -> None:
+        # Python warns of a connection that nobody closed; a judge is rarely closed.
+        with contextlib.suppress(Exception):  # whatever is left of the interpreter by then
+            self._release()
 
     def _release(self) -> None:
         connection, self._connection = self._connection, None
@@ -287,21 +279,49 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
     )
 
 
-def connect(path: Path, mode: str = "rwc") -> sqlite3.Connection:
+def connect(path: Path, mode: Literal["rwc", "ro", "immutable"] = "rwc") -> sqlite3.Connection:
     """A connection with our settings: explicit transactions, any thread (one at a time)."""
     connection = sqlite3.connect(
-        f"{path.as_uri()}?{'immutable=1&mode=ro' if mode == 'immutable' else f'mode={mode}'}",
+        f"{path.absolute().as_uri()}?mode={'ro&immutable=1' if mode == 'immutable' else mode}",
         uri=True,
         timeout=BUSY_TIMEOUT_S,
         isolation_level=None,
         check_same_thread=False,
     )
-    try:
-        connection.execute("PRAGMA synchronous = NORMAL")
-    except BaseException:
-        connection.close()
-        raise
+    if mode == "rwc":
+        try:
+            connection.execute("PRAGMA synchronous = NORMAL")
+        except BaseException:
+            connection.close()
+            raise
     return connection
+
+
+def _file_id(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def checked_version(connection: sqlite3.Connection, path: Path) -> int:
+    """Schema of a verdict store, 0 of an empty file; a StoreError for any other file."""
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    application = int(connection.execute("PRAGMA application_id").fetchone()[0])
+    tables = int(connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0])
+    if application != APPLICATION_ID and (application or version or tables):
+        raise StoreError(
+            f"{path}: is an SQLite file of another program, expected a verdict store; choose "
+            "another path"
+        )
+    if version > SCHEMA_VERSION:
+        raise StoreError(
+            f"{path}: has schema {version}, this release reads up to {SCHEMA_VERSION}. A newer "
+            "xyreward wrote it: upgrade this one, or have the newer one `xyreward store export` it "
+            "and import that into a new store."
+        )
+    return version
 
 
 def _switch_to_wal(connection: sqlite3.Connection, path: Path) -> None:
@@ -321,6 +341,41 @@ def _switch_to_wal(connection: sqlite3.Connection, path: Path) -> None:
         )
 
 
+@contextmanager
+def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
+    """Another store, only to be read: also on read-only and network file systems, if it is at rest.
+
+    Raises:
+        StoreError: see `Database.open`.
+    """
+    if not path.is_file():
+        raise StoreError(f"{path}: no verdict store is there; check the path")
+    log = path.with_name(f"{path.name}-wal")
+    at_rest = not log.exists() or log.stat().st_size == 0
+    remote = file_system(path) in NETWORK_FILE_SYSTEMS
+    if remote and not at_rest:
+        raise StoreError(
+            f"{path}: is in use, or was left by a killed process: its last commits are in {log.name}, "
+            "which cannot be read on a network file system. Copy both to a local disk and merge from "
+            "there."
+        )
+    connection = connect(path, "immutable" if remote else "ro")
+    try:
+        try:
+            connection.execute("SELECT COUNT(*) FROM sqlite_master")
+        except sqlite3.OperationalError:
+            # Nothing beside the file can be written, not even the index of an empty log.
+            if remote or not at_rest:
+                raise
+            connection.close()
+            connection = connect(path, "immutable")
+        if checked_version(connection, path) == 0:
+            raise StoreError(f"{path}: is empty, expected a verdict store")
+        yield connection
+    finally:
+        connection.close()
+
+
 def _roll_back(connection: sqlite3.Connection) -> None:
     # SQLite itself rolls back on a full disk and its like; then there is nothing to roll back.
     if connection.in_transaction:
@@ -328,6 +383,16 @@ def _roll_back(connection: sqlite3.Connection) -> None:
 
 
 # ---------------------------------------------------------------- what goes wrong
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Raise what SQLite raises about the file at `path` as a StoreError."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreError(f"{path}: {_explained(error)}") from error
+
 
 _ELSEWHERE = "Name another path in the call, the configuration or XYREWARD_STORE."
 

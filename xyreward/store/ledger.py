@@ -74,19 +74,16 @@ class Ledger:
                 f"the price of the call is unknown and cap_usd is {cap_usd}; a cap needs a price for "
                 "every call: name one in the price file, or lift the cap"
             )
-        with self._database.write() as connection:
-            connection.execute("INSERT OR IGNORE INTO runs (run) VALUES (?)", (run,))
-            if cap is not None and worst is not None:
-                (closed,) = connection.execute(
-                    "SELECT settled_nusd + lost_nusd FROM runs WHERE run = ?", (run,)
-                ).fetchone()
-                (reserved,) = connection.execute(
-                    "SELECT COALESCE(SUM(worst_nusd), 0) FROM ledger "
-                    "WHERE run = ? AND state = 'reserved'",
-                    (run,),
-                ).fetchone()
-                if closed + reserved + worst > cap:
+        if cap is not None and worst is not None:
+            # At the cap many wait and try again: those must not take turns to write from those who
+            # have replies to settle.
+            with self._database.read() as connection:
+                if not _has_room(connection, run, worst, cap):
                     return None
+        with self._database.write() as connection:
+            if cap is not None and worst is not None and not _has_room(connection, run, worst, cap):
+                return None
+            connection.execute("INSERT OR IGNORE INTO runs (run) VALUES (?)", (run,))
             cursor = connection.execute(
                 "INSERT INTO ledger (run, owner, state, worst_nusd) VALUES (?, ?, 'reserved', ?)",
                 (run, self._presence.register(connection), worst),
@@ -114,28 +111,27 @@ class Ledger:
 
     def spent(self, run: str) -> Spent:
         """What the run has spent so far, over all processes and all its resumptions."""
-        with self._database.write() as connection:
-            self._lose_those_of_the_dead(connection, run)
-            closed = connection.execute(
-                "SELECT settled_nusd, lost_nusd, settled_calls, lost_calls, "
-                "settled_unpriced + lost_unpriced FROM runs WHERE run = ?",
+        self._lose_those_of_the_dead(run)
+        with self._database.read() as connection:
+            # One statement, so that a call that ends meanwhile is not counted twice or missed.
+            row = connection.execute(
+                "SELECT runs.settled_nusd, lost_nusd, settled_calls, lost_calls, "
+                "settled_unpriced + lost_unpriced, TOTAL(worst_nusd), COUNT(id), "
+                "COUNT(id) - COUNT(worst_nusd) FROM runs LEFT JOIN ledger "
+                "ON ledger.run = runs.run AND state = 'reserved' WHERE runs.run = ? GROUP BY runs.run",
                 (run,),
             ).fetchone()
-            reserved, calls, unpriced = connection.execute(
-                "SELECT COALESCE(SUM(worst_nusd), 0), COUNT(*), COUNT(*) - COUNT(worst_nusd) "
-                "FROM ledger WHERE run = ? AND state = 'reserved'",
-                (run,),
-            ).fetchone()
-        if closed is None:
+        if row is None:
             return Spent()
+        settled, lost, calls, lost_calls, closed_unpriced, reserved, open_calls, open_unpriced = row
         return Spent(
-            settled_usd=closed[0] / NANO,
-            possibly_usd=closed[1] / NANO,
+            settled_usd=settled / NANO,
+            possibly_usd=lost / NANO,
             reserved_usd=reserved / NANO,
-            calls=closed[2],
-            lost_calls=closed[3],
-            open_calls=calls,
-            unpriced_calls=closed[4] + unpriced,
+            calls=calls,
+            lost_calls=lost_calls,
+            open_calls=open_calls,
+            unpriced_calls=closed_unpriced + open_unpriced,
         )
 
     def runs(self) -> list[str]:
@@ -144,12 +140,25 @@ class Ledger:
             rows = connection.execute("SELECT run FROM runs ORDER BY run").fetchall()
         return [run for (run,) in rows]
 
-    def _lose_those_of_the_dead(self, connection: sqlite3.Connection, run: str) -> None:
-        rows = connection.execute(
-            "SELECT DISTINCT owner FROM ledger WHERE run = ? AND state = 'reserved'", (run,)
-        ).fetchall()
-        for owner in self._presence.dead(connection, (owner for (owner,) in rows)):
-            self._presence.bury(connection, owner)
+    def _lose_those_of_the_dead(self, run: str) -> None:
+        with self._database.read() as connection:
+            rows = connection.execute(
+                "SELECT DISTINCT owner FROM ledger WHERE run = ? AND state = 'reserved'", (run,)
+            ).fetchall()
+            if not self._presence.dead(connection, (owner for (owner,) in rows)):
+                return
+        with self._database.write() as connection:
+            for owner in self._presence.dead(connection, (owner for (owner,) in rows)):
+                self._presence.bury(connection, owner)
+
+
+def _has_room(connection: sqlite3.Connection, run: str, worst: int, cap: int) -> bool:
+    (used,) = connection.execute(
+        "SELECT COALESCE((SELECT settled_nusd + lost_nusd FROM runs WHERE run = ?1), 0) + COALESCE("
+        "(SELECT SUM(worst_nusd) FROM ledger WHERE run = ?1 AND state = 'reserved'), 0)",
+        (run,),
+    ).fetchone()
+    return bool(used + worst <= cap)
 
 
 def settle(connection: sqlite3.Connection, reservation: str, usd: float | None) -> None:

@@ -131,7 +131,8 @@ class Presence:
         if self._beating is None or self._owner.pid != os.getpid():
             return
         self._beating = None
-        with self._database.write() as connection:
+        # On a full disk too others find out soon: the process ends, or its heart does not beat.
+        with contextlib.suppress(StoreError), self._database.write() as connection:
             self.bury(connection, self._owner.id)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import os
 import signal
 import sys
 import threading
@@ -36,6 +37,7 @@ def main() -> None:
     parser.add_argument("--model", action="append", help="a model that exists (default: all do)")
     parser.add_argument("--concurrency-limit", type=int, help="calls beyond it are a 429")
     parser.add_argument("--reply", type=named, help="module:function that decides what is said")
+    parser.add_argument("--until-stdin-closes", action="store_true", help="end with the parent")
     given = parser.parse_args()
     with FakeAPI(
         port=given.port,
@@ -52,9 +54,19 @@ def main() -> None:
         print(api.base_url, flush=True)  # noqa: T201  # the contract of this command
         ended = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: ended.set())
+        if given.until_stdin_closes:
+            threading.Thread(target=wait_for_end, args=(ended,), daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):
             ended.wait()
     sys.exit(0)
+
+
+def wait_for_end(ended: threading.Event) -> None:
+    """Set the event when standard input has ended."""
+    # Not sys.stdin: its lock would be held while the interpreter shuts down.
+    while os.read(0, 4096):
+        pass
+    ended.set()
 
 
 def faults(text: str) -> Faults:

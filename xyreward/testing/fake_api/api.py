@@ -251,12 +251,17 @@ class FakeAPIProcess:
 
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "xyreward.testing.fake_api", *arguments]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603
+        # It ends when its standard input does, so a parent that is killed leaves no server behind.
+        self._process = subprocess.Popen(  # noqa: S603
+            [*command, "--until-stdin-closes"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert self._process.stdout is not None
         self.base_url = self._process.stdout.readline().strip()
         if not self.base_url:
-            self._process.wait()
-            self._process.stdout.close()
+            self._end()
             raise RuntimeError(
                 f"{' '.join(command)} ended with status {self._process.returncode} instead of "
                 "printing its URL; what it said is above"
@@ -286,9 +291,13 @@ class FakeAPIProcess:
     def stop(self) -> None:
         """End the process."""
         self._process.terminate()
+        self._end()
+
+    def _end(self) -> None:
         self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
 
 
 def fetch_stats(base_url: str) -> Stats:

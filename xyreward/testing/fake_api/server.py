@@ -165,6 +165,8 @@ class Server:
         kind = faults.draw(number, body, seen, chance)
         if kind in REPLY_FAULTS and endpoint not in ("messages", "chat"):
             return None
+        if kind == "no_schema" and asked_schema(body) is None and "response_format" not in body:
+            return None
         return kind
 
     def _fail_at_once(self, kind: str | None, body: Mapping[str, Any]) -> None:
@@ -178,8 +180,7 @@ class Server:
             case "429_spend_limit":
                 raise RequestProblem(429, "the spend limit is reached", code=faults.spend_limit)
             case "no_schema":
-                if asked_schema(body) is not None or "response_format" in body:
-                    raise RequestProblem(400, "output_config.format: not supported by this model")
+                raise RequestProblem(400, "output_config.format: not supported by this model")
             case str() if kind.isdigit():
                 raise RequestProblem(int(kind))
 
