@@ -149,7 +149,7 @@ def test_a_verdict_under_a_key_of_another_question_is_refused(tmp_path: Path) ->
     with FakeAPI() as api:
         judge = made(api, tmp_path / "v.sqlite")
         ask(judge, texts(1))
-        judge.store._database._connection.execute(  # type: ignore[union-attr]
+        judge.store.database._connect().execute(
             "UPDATE verdicts SET identity = replace(identity, 'claude', 'clod')"
         )
         with pytest.raises(StoreError, match=r"clod.*claude"):

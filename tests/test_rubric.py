@@ -1,8 +1,8 @@
 import dataclasses
 import json
 import re
-from importlib import resources
 from collections.abc import Mapping
+from importlib import resources
 from typing import Any
 
 import pytest

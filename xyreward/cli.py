@@ -19,12 +19,13 @@ import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from xyreward.errors import XYRewardError
+from xyreward.errors import StoreError, XYRewardError
 
 T = TypeVar("T")
 
@@ -271,21 +272,24 @@ def compare(
 def info(store: Store = None) -> None:
     """What is in the store: verdicts by judge, rubric and kind, size, spending of runs."""
     from xyreward.store import VerdictStore
+    from xyreward.store.upkeep import info as look_through
 
     with VerdictStore.open(store, create=False) as opened:
-        _say(opened.info().to_text())
+        _say(str(look_through(opened)))
 
 
 @store_app.command()
 def export(
-    path: Annotated[Path, typer.Argument(help="A .jsonl or .parquet file; must not exist.")],
+    path: Annotated[Path, typer.Argument(help="A .jsonl or .parquet file.")],
     store: Store = None,
 ) -> None:
     """Write all verdicts to a file, to share or to keep: those of a retired judge stay usable."""
-    from xyreward.store import VerdictStore
+    from xyreward.store import VerdictStore, exchange
 
+    if path.exists():
+        raise StoreError(f"{path}: exists; choose another name, or remove it first")
     with VerdictStore.open(store, create=False) as opened:
-        _say(f"{opened.export(path)} records in {path}")
+        _say(f"{exchange.export(opened, path)} records in {path}")
 
 
 @store_app.command("import")
@@ -294,10 +298,11 @@ def import_(
     store: Store = None,
 ) -> None:
     """Add the verdicts of a file. Those that are there already stay as they are."""
-    from xyreward.store import VerdictStore
+    from xyreward.store import VerdictStore, exchange
 
     with VerdictStore.open(store) as opened:
-        _say(f"{opened.import_(path)} new records")
+        added = exchange.import_(opened, path)
+        _say(f"{added.added} new records; {added.present} were there already")
 
 
 @store_app.command()
@@ -306,10 +311,11 @@ def merge(
     store: Store = None,
 ) -> None:
     """Add the verdicts of another store, which is left as it is."""
-    from xyreward.store import VerdictStore
+    from xyreward.store import VerdictStore, exchange
 
     with VerdictStore.open(store) as opened:
-        _say(f"{opened.merge(other)} new records")
+        added = exchange.merge(opened, other)
+        _say(f"{added.added} new records; {added.present} were there already")
 
 
 @store_app.command()
@@ -317,15 +323,24 @@ def prune(
     store: Store = None,
     judge: Annotated[str | None, typer.Option(help="Only verdicts of this judge.")] = None,
     rubric: Annotated[str | None, typer.Option(help="Only those of this rubric version.")] = None,
-    before: Annotated[str | None, typer.Option(help="Only older ones, YYYY-MM-DD.")] = None,
+    before: Annotated[datetime | None, typer.Option(help="Only older ones (UTC).")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Remove; without it only count.")] = False,
 ) -> None:
     """Remove verdicts. They were paid for: `export` first if in doubt."""
     from xyreward.store import VerdictStore
+    from xyreward.store.upkeep import prune as remove
 
+    wanted = {"judge": judge, "rubric_version": rubric}
+    identity = {name: value for name, value in wanted.items() if value is not None}
+    if not identity and before is None:
+        raise StoreError(
+            "prune needs --judge, --rubric or --before: to remove all, delete the file"
+        )
+    since = None if before is None else before.replace(tzinfo=UTC)
     with VerdictStore.open(store, create=False) as opened:
-        n = opened.prune(judge=judge, rubric_version=rubric, before=before, dry_run=not yes)
-        _say(f"{n} records removed" if yes else f"{n} records would be removed; add --yes to do it")
+        pruned = remove(opened, identity=identity or None, before=since, dry_run=not yes)
+        done = "removed" if yes else "would be removed; add --yes to do it"
+        _say(f"{pruned.removed} records {done}")
 
 
 # ---------------------------------------------------------------- what the commands share
