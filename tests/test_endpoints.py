@@ -348,6 +348,9 @@ def test_scrubbing_keeps_what_is_harmless_and_cuts_what_is_long() -> None:
     assert scrub("a\n\x1b[31mb\u202ec") == "a [31mb c"
     assert len(scrub("x " * 1000)) <= 301
     assert scrub("Authorization: Bearer abc.def") == "Authorization: Bearer [key]"
+    for key in ("EMPTY-1", "an0ther-kind-of-k3y"):
+        assert scrub(f"the key {key!r} is unknown", secrets=[key]) == "the key '[key]' is unknown"
+    assert "an0ther-" not in scrub("key an0ther-kin*** is unknown", secrets=["an0ther-kind-of-k3y"])
     private = 'He said: "ring\nlouder, please"'
     assert "louder" not in scrub(f"bad input {json.dumps(private)}", private=private)
     private = "把闹钟放在金属托盘上，声音会大得多，你就能醒来。"

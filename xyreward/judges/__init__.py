@@ -77,6 +77,8 @@ class JudgeOptions(TypedDict, total=False):
     run: str | None
     """Whose bill it is; see `ModelJudge`."""
     prices: Prices | None
+    batches: bool
+    """Ask through Message Batches: half the price, up to a day. Only anthropic:<model> has them."""
 
     # Limits; see `dispatch.Limits` for units and defaults.
     max_concurrency: int
@@ -158,6 +160,7 @@ _OF_ENDPOINT = frozenset({"max_tokens", "schema", "api_key"})
 _OF_ANTHROPIC = _OF_ENDPOINT | {"effort", "thinking", "base_url"}
 _OF_CHAT = _OF_ENDPOINT | {"temperature"}
 _OF_JUDGE = frozenset({"store", "votes", "budget_usd", "run", "prices"})
+_OTHERS = frozenset({"batches"})
 
 
 def _model_judge(judge: str, options: JudgeOptions) -> Judge:
@@ -167,7 +170,7 @@ def _model_judge(judge: str, options: JudgeOptions) -> Judge:
     scheme, _, rest = judge.partition(":")
     of_endpoint = _OF_ANTHROPIC if scheme == "anthropic" else _OF_CHAT
     limits = set(Limits.__dataclass_fields__)
-    known = limits | _OF_JUDGE | of_endpoint
+    known = limits | _OF_JUDGE | of_endpoint | _OTHERS
     given = cast("Mapping[str, Any]", options)
     for name in given:
         if name not in known:
@@ -187,7 +190,12 @@ def _model_judge(judge: str, options: JudgeOptions) -> Judge:
         if not model or not url:
             raise JudgeError(f"judge {judge!r}, expected chat:<model>@<base_url>")
         endpoint = ChatEndpoint(model, url, **of_its)
-    return ModelJudge(
+    kind: type[ModelJudge] = ModelJudge
+    if given.get("batches"):
+        from xyreward.judges.batch_judge import BatchJudge
+
+        kind = BatchJudge
+    return kind(
         endpoint,
         limits=Limits(**{name: value for name, value in given.items() if name in limits}),
         **{name: value for name, value in given.items() if name in _OF_JUDGE},

@@ -103,14 +103,14 @@ class Estimate:
             self.calls + other.calls,
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,
-            _total(self.cost_usd, other.cost_usd),
-            _total(self.worst_usd, other.worst_usd),
-            _total(self.minutes, other.minutes),
+            total(self.cost_usd, other.cost_usd),
+            total(self.worst_usd, other.worst_usd),
+            total(self.minutes, other.minutes),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class Question:
     """One distinct thing to ask, and what its answer is remembered under."""
 
     key: str
@@ -130,6 +130,9 @@ class ModelJudge:
 
     May be used from several event loops and threads, and by several processes on one store.
     """
+
+    in_batches = False
+    """Whether questions travel in Message Batches (`judges/batch_judge.py`), at their prices."""
 
     def __init__(
         self,
@@ -177,7 +180,7 @@ class ModelJudge:
         number = isinstance(budget_usd, int | float) and not isinstance(budget_usd, bool)
         if not number or not 0 < budget_usd < math.inf:
             raise JudgeError(f"budget_usd is {budget_usd!r}, expected dollars above 0")
-        if self.prices.find(self.endpoint.name) is None:
+        if self.prices.worst_case(1, 1, self.endpoint.name, batch=self.in_batches) is None:
             raise JudgeError(
                 f"budget_usd is {budget_usd:g}, but the price of {self.endpoint.name} is unknown, so "
                 "nobody could say when it is reached; give the price in a file named by "
@@ -245,7 +248,7 @@ class ModelJudge:
             if grounding is not None
         ]
 
-        def ask(parameters: Mapping[str, Any]) -> list[_Question]:
+        def ask(parameters: Mapping[str, Any]) -> list[Question]:
             told = _canonical([parameters, self.endpoint.model])
             return [
                 self._question(call, told, item, grounding, answer, vote)
@@ -276,7 +279,7 @@ class ModelJudge:
             JudgeStopped, StoreError: see `judge`.
         """
 
-        def ask(parameters: Mapping[str, Any]) -> list[_Question]:
+        def ask(parameters: Mapping[str, Any]) -> list[Question]:
             told = _canonical([parameters, self.endpoint.model])
             return [
                 self._question(rubric.grounding_call(item), told, item, None, None, 0)
@@ -300,7 +303,7 @@ class ModelJudge:
         grounding: Grounding | None,
         answer: str | None,
         vote: int,
-    ) -> _Question:
+    ) -> Question:
         identity = {
             "judge": self._judge_without_url,
             "rubric_version": self.rubric_version,
@@ -308,7 +311,7 @@ class ModelJudge:
             "answer": "" if answer is None else _short_hash(answer),
             "vote": str(vote),
         }
-        return _Question(
+        return Question(
             key=hashlib.sha256(f"{call.hash} {vote} {asked_of}".encode()).hexdigest(),
             call=call,
             identity=identity,
@@ -320,8 +323,8 @@ class ModelJudge:
     # ---------------------------------------------------------------- how it is decided
 
     async def _decide(
-        self, ask: Callable[[Mapping[str, Any]], list[_Question]]
-    ) -> list[tuple[_Question, StoredVerdict | JudgeFailure, bool]]:
+        self, ask: Callable[[Mapping[str, Any]], list[Question]]
+    ) -> list[tuple[Question, StoredVerdict | JudgeFailure, bool]]:
         """Every question with what came of it, and whether it was paid for here and now.
 
         `ask` makes the questions for given endpoint parameters. Where these are not settled yet (does
@@ -346,8 +349,8 @@ class ModelJudge:
         return results
 
     async def _search(
-        self, ask: Callable[[Mapping[str, Any]], list[_Question]]
-    ) -> tuple[list[_Question], dict[str, Any]]:
+        self, ask: Callable[[Mapping[str, Any]], list[Question]]
+    ) -> tuple[list[Question], dict[str, Any]]:
         if not self.endpoint.settled:
             for parameters in self.endpoint.possible_parameters:
                 questions = ask(parameters)
@@ -365,21 +368,21 @@ class ModelJudge:
         questions = ask(self.endpoint.parameters)
         return questions, self._stored(questions)
 
-    def _stored(self, questions: Iterable[_Question]) -> dict[str, Any]:
+    def _stored(self, questions: Iterable[Question]) -> dict[str, Any]:
         identities = {q.key: q.identity for q in questions}
         return dict(self.store.get_many(identities, identities))
 
     async def _ask_all(
         self,
-        todo: deque[_Question],
+        todo: deque[Question],
         here: dict[str, StoredVerdict | JudgeFailure],
         found: dict[str, Any],
     ) -> None:
         """Decide all of `todo`: into `here` what was asked for here, into `found` what others paid."""
         deadline = self.dispatcher.batch_deadline()
-        elsewhere: deque[_Question] = deque()
+        elsewhere: deque[Question] = deque()
 
-        async def one(question: _Question) -> None:
+        async def one(question: Question) -> None:
             if not self.store.claim([question.key]):
                 # Another process is asking. Go on with what nobody asks for, and look again later.
                 elsewhere.append(question)
@@ -424,7 +427,7 @@ class ModelJudge:
             await asyncio.gather(*workers, return_exceptions=True)
 
     async def _ask(
-        self, question: _Question, deadline: float | None
+        self, question: Question, deadline: float | None
     ) -> StoredVerdict | JudgeFailure:
         """Ask, and ask once more where the reply cannot be used."""
         first = _Asking(self, question, question.call)
@@ -445,7 +448,7 @@ class ModelJudge:
         return failure
 
     def _verdict(
-        self, question: _Question, found: StoredVerdict | JudgeFailure, paid: bool
+        self, question: Question, found: StoredVerdict | JudgeFailure, paid: bool
     ) -> Outcome:
         if isinstance(found, JudgeFailure):
             return found if paid else replace(found, usage=Usage(), cost_usd=0.0)
@@ -481,7 +484,7 @@ class ModelJudge:
             for (grounding, item), answer in zip(groundings, answers, strict=True)
         ]
         bare = [item for grounding, item in groundings if grounding is None]
-        best: tuple[dict[str, _Question], dict[str, Any]] = ({}, {})
+        best: tuple[dict[str, Question], dict[str, Any]] = ({}, {})
         for parameters in self.endpoint.possible_parameters:
             told = _canonical([parameters, self.endpoint.model])
             asked = [
@@ -500,14 +503,14 @@ class ModelJudge:
         questions, stored = best
         return self._estimate(questions, [q.call for k, q in questions.items() if k not in stored])
 
-    def _estimate(self, questions: Mapping[str, _Question], calls: Sequence[Call]) -> Estimate:
+    def _estimate(self, questions: Mapping[str, Question], calls: Sequence[Call]) -> Estimate:
         prefix = sum(rubric.estimate_tokens(call.prefix) for call in calls)
         unique = sum(_estimate_unique(call) for call in calls)
         output = len(calls) * rubric.TYPICAL_OUTPUT_TOKENS
         worst: float | None = 0.0
         for call in calls:
             one = self._worst(call)
-            worst = _total(worst, one)
+            worst = total(worst, one)
         limits = self.dispatcher.limits
         minutes = [
             amount / rate
@@ -515,7 +518,7 @@ class ModelJudge:
                 (len(calls), limits.requests_per_minute),
                 (prefix + unique + output, limits.tokens_per_minute),
             )
-            if rate is not None
+            if rate is not None and not self.in_batches
         ]
         cost: float | None = 0.0
         if calls:
@@ -525,7 +528,9 @@ class ModelJudge:
                 prefix_tokens=prefix // len(calls),
                 unique_tokens=unique // len(calls),
                 output_tokens=rubric.TYPICAL_OUTPUT_TOKENS,
-                cached=True,
+                # Whether rows of a batch find the prefix cached is a matter of luck.
+                cached=not self.in_batches,
+                batch=self.in_batches,
                 cache_writes=1 if len(calls) >= FIRST_ALONE_FROM else limits.start_concurrency,
             )
         return Estimate(
@@ -544,12 +549,12 @@ class ModelJudge:
         text = call.prefix + call.text + _canonical(call.schema)
         size = len(text.encode("utf-8", "replace")) + 500
         limit = self.endpoint.possible_parameters[0].get("max_tokens") or call.max_tokens
-        return self.prices.worst_case(size, limit, self.name)
+        return self.prices.worst_case(size, limit, self.name, batch=self.in_batches)
 
     def _book(self, usage: Usage) -> float | None:
         self.stats.calls += 1
         self.stats.usage += usage
-        cost = self.prices.cost(usage, self.name)
+        cost = self.prices.cost(usage, self.name, batch=self.in_batches)
         if cost is None:
             self.stats.unpriced_calls += 1
         else:
@@ -571,7 +576,7 @@ class _Asking:
     """
 
     def __init__(
-        self, judge: ModelJudge, question: _Question, call: Call, before: _Asking | None = None
+        self, judge: ModelJudge, question: Question, call: Call, before: _Asking | None = None
     ) -> None:
         self._judge = judge
         self._question = question
@@ -629,18 +634,18 @@ class _Asking:
         judge, question = self._judge, self._question
         paid = judge._book(reply.usage)
         self.usage += reply.usage
-        self.cost_usd = _total(self.cost_usd, paid)
+        self.cost_usd = total(self.cost_usd, paid)
         self.raw_text = reply.text
-        read = _read(reply, question)
-        if isinstance(read, ReadingProblem):
-            self.result = read
+        found = read(reply, question.answer, question.kind)
+        if isinstance(found, ReadingProblem):
+            self.result = found
             judge.store.ledger.settle(self._taken(), paid)
             return
         self.result = StoredVerdict(
             key=question.key,
             kind="grounding" if question.answer is None else "verdict",
             identity=question.identity,
-            payload=json.dumps(read, ensure_ascii=False),
+            payload=json.dumps(found, ensure_ascii=False),
             raw_text=reply.text,
             usage=self.usage,
             cost_usd=self.cost_usd,
@@ -663,12 +668,12 @@ class _Asking:
         return taken
 
 
-def _read(reply: Reply, question: _Question) -> dict[str, Any] | ReadingProblem:
-    """What is to be remembered of a reply, or why it cannot be used."""
-    if question.answer is None:
+def read(reply: Reply, answer: str | None, kind: ItemKind) -> dict[str, Any] | ReadingProblem:
+    """What is to be remembered of a reply, or why it cannot be used. No answer: it is a grounding."""
+    if answer is None:
         grounding = rubric.read_grounding(reply)
         return grounding if isinstance(grounding, ReadingProblem) else asdict(grounding)
-    reading = read_reply(reply, question.answer, question.kind)
+    reading = read_reply(reply, answer, kind)
     if isinstance(reading, ReadingProblem):
         return reading
     return {
@@ -679,7 +684,8 @@ def _read(reply: Reply, question: _Question) -> dict[str, Any] | ReadingProblem:
     }
 
 
-def _total(a: float | None, b: float | None) -> float | None:
+def total(a: float | None, b: float | None) -> float | None:
+    """The sum of two costs; unknown where one of them is."""
     return None if a is None or b is None else a + b
 
 

@@ -1,0 +1,245 @@
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xyreward.errors import JudgeError
+from xyreward.items import Item
+from xyreward.judges import load_judge
+from xyreward.judges.anthropic import AnthropicEndpoint
+from xyreward.judges.batch_judge import BatchJudge
+from xyreward.judges.batches import BatchLimits, BatchReport
+from xyreward.judges.model import ModelJudge
+from xyreward.prices import Prices
+from xyreward.scoring import score
+from xyreward.testing import make_item
+from xyreward.testing.fake_api import FakeAPI, Faults
+from xyreward.verdict import JudgeFailure, Usage, Verdict
+
+QUICK = BatchLimits(first_poll_s=0.02, last_poll_s=0.1, grace_s=1.0, request_timeout_s=20)
+HALF = Prices.load()
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test-9b2f61d07ce84a53")
+    for name in ("XYREWARD_STORE", "XYREWARD_RUN", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "verdicts.sqlite"
+
+
+def made(api: FakeAPI, path: Path, **options: Any) -> BatchJudge:
+    endpoint = AnthropicEndpoint(base_url=api.base_url)
+    return BatchJudge(endpoint, store=path, **{"batch_limits": QUICK, "run": "test", **options})
+
+
+def ask(judge: ModelJudge, answers: Sequence[str], item: Item | None = None) -> list[Any]:
+    try:
+        return asyncio.run(judge.judge([item or make_item()] * len(answers), list(answers)))
+    finally:
+        judge.store.close()
+
+
+def texts(n: int) -> list[str]:
+    return [f"Go to bed earlier on Sunday, advice number {i}." for i in range(n)]
+
+
+def test_verdicts_of_a_batch_are_those_of_single_calls_at_half_the_price(
+    path: Path, tmp_path: Path
+) -> None:
+    with FakeAPI() as api:
+        batched = ask(made(api, path), texts(12))
+        assert (api.stats.calls, api.stats.batches) == (0, 1)
+        one_by_one = ModelJudge(
+            AnthropicEndpoint(base_url=api.base_url), store=tmp_path / "other.sqlite"
+        )
+        single = ask(one_by_one, texts(12))
+    for a, b in zip(batched, single, strict=True):
+        assert isinstance(a, Verdict)
+        assert (a.labels, a.suggestions, a.reason) == (b.labels, b.suggestions, b.reason)
+        assert not a.cached
+        assert a.cost_usd == HALF.cost(a.usage, "claude-sonnet-5-5", batch=True)
+        full = HALF.cost(a.usage, "claude-sonnet-5-5")
+        assert full is not None
+        assert a.cost_usd == pytest.approx(full / 2)
+
+
+def test_a_batch_and_single_calls_share_one_store(path: Path) -> None:
+    with FakeAPI() as api:
+        first = ask(made(api, path), texts(5))
+        judge = ModelJudge(AnthropicEndpoint(base_url=api.base_url), store=path)
+        again = ask(judge, texts(5))
+        assert api.stats.calls == 0
+        assert [v.labels for v in again] == [v.labels for v in first]
+        assert all(v.cached and v.cost_usd == 0 for v in again)
+        ask(made(api, path), texts(7))
+        assert api.stats.batch_rows == {"succeeded": 7}
+
+
+def test_the_bill_is_that_of_the_server(path: Path) -> None:
+    with FakeAPI() as api:
+        judge = made(api, path)
+        verdicts = ask(judge, [*texts(6), *texts(2)])  # two of them twice
+        assert judge.stats.usage == api.stats.batch_usage
+        assert sum((v.usage for v in verdicts), Usage()) == api.stats.batch_usage
+    assert judge.stats.calls == 6
+    assert judge.stats.cost_usd == pytest.approx(sum(v.cost_usd or 0 for v in verdicts))
+
+
+def test_votes_and_bare_queries_travel_in_batches_too(path: Path) -> None:
+    with FakeAPI() as api:
+        judge = made(api, path, votes=3)
+        asked: list[Item | str] = [make_item(), "Why is my kettle slow?"]
+        scores = score(asked, ["Descale it.", "Descale it."], judge)
+        assert api.stats.calls == 0
+        assert api.stats.batch_rows == {"succeeded": 7}  # one grounding and two times three votes
+    assert all(s.verdict is not None or s.failure is not None for s in scores)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ("prose", "unparseable"),
+        ("wrong_label", "off_menu"),
+        ("empty", "unparseable"),
+        ("duplicate_label", "off_menu|unparseable"),
+    ],
+)
+def test_a_reply_that_cannot_be_used_is_asked_for_once_more_and_then_a_named_failure(
+    path: Path, fault: str, kind: str
+) -> None:
+    with FakeAPI(batch_faults=Faults(script=[fault])) as api:
+        judge = made(api, path)
+        (verdict,) = ask(judge, texts(1))
+        assert isinstance(verdict, Verdict)
+        assert verdict.usage == api.stats.batch_usage  # both replies
+        assert judge.stats.calls == 2
+    with FakeAPI(batch_faults=Faults({fault: 1.0})) as api:
+        judge = made(api, path.with_name("other.sqlite"))
+        outcomes = ask(judge, texts(3))
+        assert api.stats.batches == 2
+        for outcome in outcomes:
+            assert isinstance(outcome, JudgeFailure)
+            assert outcome.kind in kind.split("|")
+        assert sum((o.usage for o in outcomes), Usage()) == api.stats.batch_usage
+
+
+@pytest.mark.parametrize(("fault", "kind"), [("refusal", "refused"), ("max_tokens", "truncated")])
+def test_a_refusal_or_a_cut_is_not_asked_for_again(path: Path, fault: str, kind: str) -> None:
+    with FakeAPI(batch_faults=Faults({fault: 1.0})) as api:
+        (failure,) = ask(made(api, path), texts(1))
+        assert api.stats.batches == 1
+    assert isinstance(failure, JudgeFailure)
+    assert failure.kind == kind
+    assert failure.usage == api.stats.batch_usage
+
+
+def test_rows_that_never_succeed_are_failures_and_no_numbers(path: Path) -> None:
+    with FakeAPI(batch_faults=Faults({"expired": 1.0})) as api:
+        judge = made(api, path)
+        outcomes = ask(judge, texts(2))
+    assert [o.kind for o in outcomes] == ["timeout", "timeout"]
+    assert [o.cost_usd for o in outcomes] == [0.0, 0.0]
+    assert judge.stats.failed == {"timeout": 2}
+
+
+def test_a_batch_of_a_process_that_was_killed_is_collected_by_the_next(path: Path) -> None:
+    script = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import test_batch_judge as t
+from pathlib import Path
+class Api: base_url = sys.argv[1]
+t.ask(t.made(Api, Path({str(path)!r})), t.texts(6))
+"""
+    with FakeAPI(batch_seconds=2.0) as api:
+        process = subprocess.Popen([sys.executable, "-c", script, api.base_url])
+        while api.stats.batches == 0:
+            time.sleep(0.02)
+            assert process.poll() is None
+        time.sleep(0.1)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        judge = made(api, path)
+        verdicts = ask(judge, texts(6))
+        assert api.stats.batches == 1
+        assert judge.stats.usage == api.stats.batch_usage
+    assert all(isinstance(v, Verdict) for v in verdicts)
+
+
+def test_a_second_asking_survives_its_process_with_its_whole_bill(path: Path) -> None:
+    reports: list[BatchReport] = []
+
+    class LeftError(Exception):
+        pass
+
+    def leave(report: BatchReport) -> None:
+        # The first batch is collected (its reply was prose), the second one submitted.
+        if len(reports) and report is not reports[-1] and report.batches:
+            raise LeftError
+        reports.append(report)
+
+    with FakeAPI(batch_faults=Faults(script=["prose"])) as api:
+        with pytest.raises(LeftError):
+            ask(made(api, path, on_batches=leave), texts(1))
+        assert api.stats.batches == 2
+        time.sleep(0.3)
+        judge = made(api, path)
+        (verdict,) = ask(judge, texts(1))
+        assert api.stats.batches == 2
+        assert verdict.usage == api.stats.batch_usage
+    assert isinstance(verdict, Verdict)
+
+
+def test_a_budget_is_counted_at_batch_prices_and_needs_one(path: Path, tmp_path: Path) -> None:
+    with FakeAPI() as api:
+        judge = made(api, path, budget_usd=1e-6)
+        outcomes = ask(judge, texts(2))
+        assert [o.kind for o in outcomes] == ["over_budget"] * 2
+        assert api.stats.batches == 0
+        judge = made(api, path)
+        single = ModelJudge(AnthropicEndpoint(base_url=api.base_url), store=path)
+        worst = [one.estimate([make_item()], ["x"]).worst_usd or 0 for one in (judge, single)]
+        assert worst[0] == pytest.approx(worst[1] / 2)
+        judge.store.close()
+        single.store.close()
+        file = tmp_path / "prices.json"
+        price = {"input": 1, "output": 1, "cache_read": 1, "cache_write": 1}
+        file.write_text(json.dumps({"models": {"claude-sonnet-5-5": price}}), "utf-8")
+        with pytest.raises(JudgeError, match="price"):
+            made(api, path, budget_usd=1.0, prices=Prices.load(file))
+
+
+def test_batches_are_an_option_of_the_judges_name(path: Path) -> None:
+    with FakeAPI() as api:
+        judge = load_judge(
+            "anthropic:claude-sonnet-5-5", batches=True, base_url=api.base_url, store=path
+        )
+        assert isinstance(judge, BatchJudge)
+        assert judge.name == "anthropic:claude-sonnet-5-5"
+        plain = load_judge("anthropic:claude-sonnet-5-5", batches=False, base_url=api.base_url)
+        assert not isinstance(plain, BatchJudge)
+        with pytest.raises(JudgeError, match="leave batches out"):
+            load_judge("chat:m@http://127.0.0.1:9", batches=True)
+
+
+def test_progress_counts_each_question_once(path: Path) -> None:
+    ticks: list[int] = []
+    with FakeAPI() as api:
+        judge = made(api, path, batch_limits=replace(QUICK, max_rows=2))
+        judge.on_outcome = lambda: ticks.append(1)
+        ask(judge, texts(5))
+    assert len(ticks) == judge.stats.decided == 5

@@ -1,0 +1,198 @@
+"""A judge that asks Claude through Message Batches: half the price, and up to a day of patience.
+
+For work that can wait: pairs, evaluation, whole files. It is a `ModelJudge` in all but how questions
+travel: same questions, same keys, same store, so verdicts of one are hits for the other.
+
+    judge = load_judge("anthropic:claude-sonnet-5-5", batches=True)
+
+A process that ends while batches are on their way loses nothing: the next one with the same store
+collects them. Not here: batches themselves (`judges/batches.py`), how a reply is read (`reading.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from xyreward import rubric
+from xyreward.errors import JudgeError
+from xyreward.judges.anthropic import AnthropicEndpoint
+from xyreward.judges.batches import BatchLimits, BatchReport, BatchRequest, MessageBatches
+from xyreward.judges.calls import Call, Reply
+from xyreward.judges.model import ASK_AGAIN, ModelJudge, Question, read, total
+from xyreward.reading import ReadingProblem
+from xyreward.store import BatchRow, StoredVerdict
+from xyreward.verdict import JudgeFailure, Usage
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What asking one question has come to."""
+
+    usage: Usage = field(default_factory=Usage)
+    cost_usd: float | None = 0.0
+    problem: ReadingProblem | None = None
+    raw_text: str | None = None
+
+
+class BatchJudge(ModelJudge):
+    """See the module. Takes what `ModelJudge` takes; limits of calls do not apply to batches."""
+
+    in_batches = True
+
+    def __init__(
+        self,
+        endpoint: AnthropicEndpoint,
+        *,
+        batch_limits: BatchLimits | None = None,
+        on_batches: Callable[[BatchReport], None] | None = None,
+        **arguments: Any,
+    ) -> None:
+        """Make a judge. Nothing is opened or sent yet.
+
+        Args:
+            endpoint: where batches are sent.
+            batch_limits: their sizes and pauses.
+            on_batches: called with a report after each step.
+            arguments: of `ModelJudge`.
+
+        Raises:
+            JudgeError: as `ModelJudge`, and for an endpoint without Message Batches.
+        """
+        if not isinstance(endpoint, AnthropicEndpoint):
+            raise JudgeError(
+                f"judge {endpoint.name!r} has no Message Batches, only anthropic:<model> has; leave "
+                "batches out"
+            )
+        super().__init__(endpoint, **arguments)
+        self._messages = endpoint
+        self.batch_limits = batch_limits or BatchLimits()
+        self.on_batches = on_batches
+
+    async def _ask_all(
+        self,
+        todo: deque[Question],
+        here: dict[str, StoredVerdict | JudgeFailure],
+        found: dict[str, Any],
+    ) -> None:
+        questions = {question.key: question for question in todo}
+        todo.clear()
+        asked: dict[str, _Asked] = {}
+        calls = {key: question.call for key, question in questions.items()}
+        again = await self._round(questions, calls, asked, here)
+        if again:
+            await self._round(questions, again, asked, here, last=True)
+        # What is not here now was stored by somebody else meanwhile.
+        others = {key: q.identity for key, q in questions.items() if key not in here}
+        stored = self.store.get_many(others, others)
+        found.update(stored)
+        self.stats.from_store += len(stored)
+        self._tick(len(stored))
+
+    async def _round(
+        self,
+        questions: dict[str, Question],
+        calls: dict[str, Call],
+        asked: dict[str, _Asked],
+        here: dict[str, StoredVerdict | JudgeFailure],
+        *,
+        last: bool = False,
+    ) -> dict[str, Call]:
+        """Send the calls in batches. Those to be asked once more, with their second call."""
+        again: dict[str, Call] = {}
+
+        def received(row: BatchRow, reply: Reply) -> None:
+            record, state = self._read(row, reply, asked)
+            if row.key not in questions or row.key in here:
+                return  # of an earlier process, which had other questions
+            if record is not None:
+                here[row.key] = record
+                self._tick()
+            elif state.problem is not None:
+                problem = state.problem
+                if not last and problem.kind in ASK_AGAIN:
+                    call = calls[row.key]
+                    complaints = problem.complaints
+                    again[row.key] = rubric.reask_call(call, complaints) if complaints else call
+                else:
+                    failure = JudgeFailure(problem.kind, problem.detail, state.raw_text)
+                    self._failed(row.key, failure, asked, here)
+
+        batches = MessageBatches(
+            self._messages,
+            self.store,
+            run=self.run,
+            received=received,
+            budget_usd=self.budget_usd,
+            limits=self.batch_limits,
+            on_change=self.on_batches,
+        )
+        report = await batches.run(self._requests(questions, calls, asked))
+        for key, error in report.failed.items():
+            state = asked.get(key) or _Asked()
+            self._failed(key, JudgeFailure(error.kind, error.detail, state.raw_text), asked, here)
+        return again
+
+    def _requests(
+        self,
+        questions: dict[str, Question],
+        calls: dict[str, Call],
+        asked: dict[str, _Asked],
+    ) -> Iterable[BatchRequest]:
+        for key, call in calls.items():
+            question = questions[key]
+            before = asked.get(key) or _Asked()
+            memo = {
+                "identity": dict(question.identity),
+                "answer": question.answer,
+                "kind": question.kind,
+                "usage": asdict(before.usage),
+                "cost_usd": before.cost_usd,
+            }
+            yield BatchRequest(key, call, json.dumps(memo, ensure_ascii=False), self._worst(call))
+
+    def _read(
+        self, row: BatchRow, reply: Reply, asked: dict[str, _Asked]
+    ) -> tuple[StoredVerdict | None, _Asked]:
+        """Book and read a reply, and store what can be used of it."""
+        memo = json.loads(row.call)
+        paid = self._book(reply.usage)
+        state = asked[row.key] = _Asked(
+            usage=Usage(**memo["usage"]) + reply.usage,
+            cost_usd=total(memo["cost_usd"], paid),
+            raw_text=reply.text,
+        )
+        found = read(reply, memo["answer"], memo["kind"])
+        if isinstance(found, ReadingProblem):
+            state.problem = found
+            if row.reservation is not None:
+                self.store.ledger.settle(row.reservation, paid)
+            return None, state
+        record = StoredVerdict(
+            key=row.key,
+            kind="grounding" if memo["answer"] is None else "verdict",
+            identity=memo["identity"],
+            payload=json.dumps(found, ensure_ascii=False),
+            raw_text=reply.text,
+            usage=state.usage,
+            cost_usd=state.cost_usd,
+            served_model=reply.model,
+            base_url=self.endpoint.base_url,
+        )
+        self.store.put(record, reservation=row.reservation, paid_usd=paid)
+        return record, state
+
+    def _failed(
+        self,
+        key: str,
+        failure: JudgeFailure,
+        asked: dict[str, _Asked],
+        here: dict[str, StoredVerdict | JudgeFailure],
+    ) -> None:
+        state = asked.get(key) or _Asked()
+        here[key] = replace(failure, usage=state.usage, cost_usd=state.cost_usd)
+        self.stats.failed[failure.kind] += 1
+        self._tick()
