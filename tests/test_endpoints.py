@@ -550,6 +550,17 @@ def test_a_key_comes_from_the_environment_without_its_line_end(
         ]
 
 
+def test_an_auth_token_of_the_sdk_will_do_and_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    token = "t0ken-of-a-gateway-81f3"
+    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", token)
+    with FakeAPI(api_key=token) as api:
+        assert send(claude(api.base_url, api_key=None)).stop == "end"
+    with Canned((403, {}, {"error": {"message": f"token {token} may not"}})) as server:
+        assert token not in str(failure(claude(server.url, api_key=None)))
+
+
 def test_a_chat_server_on_this_machine_needs_no_key() -> None:
     with Canned((200, {}, COMPLETION)) as server:
         assert send(chat(server.url, api_key=None)).text == "{}"
