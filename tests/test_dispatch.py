@@ -458,8 +458,8 @@ def test_after_a_refusal_a_whole_round_adds_a_place() -> None:
     dispatcher = Dispatcher(limits(max_concurrency=64, start_concurrency=16))
     run(collect(dispatcher.run(service.send, tokens=1) for _ in range(16 + 8 + 9 + 10)))
     assert seen[0] == 16
-    assert seen[17] in (8, 9)  # 15 replies came in the round of the refusal
-    assert 9 <= seen[-1] <= 13  # 16 + 8 + 9 + 10 replies; a place each would be far more
+    assert seen[17] == 8  # and the other 15 replies of the round of the refusal add nothing
+    assert 9 <= seen[-1] <= 11  # 8 + 9 + 10 replies; a place each would be far more
 
 
 def test_places_that_nobody_uses_do_not_grow() -> None:
@@ -577,7 +577,7 @@ def test_after_a_pause_everybody_begins_small_and_returns_steeply() -> None:
     dispatcher = Dispatcher(limits(max_concurrency=32, start_concurrency=4))
     run(collect(dispatcher.run(service.send, tokens=1) for _ in range(200)))
     assert places[59] == 32
-    assert min(places[60:]) <= 6
+    assert min(places[60:]) == 4  # whatever the others of that round brought
     assert places[-1] == 32
 
 

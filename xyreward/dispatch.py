@@ -416,7 +416,7 @@ class _Loop:
                 clock.reschedule(None)  # it is in time, even if its bookkeeping takes a moment
             self.counts.replies += 1
             self._tick(now)
-            self.places.succeeded()
+            self.places.succeeded(window)
             if await _to_the_end(job.attempts.received(reply)):
                 raise asyncio.CancelledError
             return reply
@@ -556,7 +556,7 @@ class _Places:
         self._limit = self._start
         self._steep_until = self._most
         self.window = 0
-        """Changes with each halving and pause: refusals of earlier windows say nothing new."""
+        """Changes with each halving and pause: what was sent before says nothing about now."""
         self.taken = 0
         self._again: deque[asyncio.Future[bool]] = deque()
         self._fresh: deque[asyncio.Future[bool]] = deque()
@@ -596,7 +596,9 @@ class _Places:
         while self.taken < self.allowed and self.waiting:
             self._give((self._again or self._fresh).popleft())
 
-    def succeeded(self) -> None:
+    def succeeded(self, window: int) -> None:
+        if window != self.window:
+            return
         self._pauses_in_a_row = 0
         if self.taken >= self.allowed:  # places that nobody used prove nothing
             step = 1.0 if self._limit < self._steep_until else 1.0 / self._limit
