@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from xyreward.errors import DataError, HubUnreachable, MissingDependency
-from xyreward.tables import NOT_ROWS, SUFFIXES, Row, Table, row
 from xyreward.split_names import Named, split_in, strictest
+from xyreward.tables import NOT_ROWS, SUFFIXES, Row, Table, row
 
 
 def hub_tables(name: str, revision: str | None, problems: list[str]) -> Iterator[Table]:

@@ -29,9 +29,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from xyreward.errors import DataError, visible
+from xyreward.errors import DataError, printable
 from xyreward.hub import hub_tables
 from xyreward.items import ANSWER_KINDS, AnswerKind, Item, ItemKind, text_hash
+from xyreward.split_names import Named, split_in, strictest
+from xyreward.splits import SIDES, Side, Splits, assign_splits, official_side
+from xyreward.strict_json import TooDeepError, faults, parse_json
 from xyreward.tables import (
     SUFFIXES,
     Row,
@@ -41,9 +44,6 @@ from xyreward.tables import (
     folder_tables,
     kind_of,
 )
-from xyreward.split_names import Named, split_in, strictest
-from xyreward.splits import SIDES, Side, Splits, assign_splits, official_side
-from xyreward.strict_json import TooDeepError, faults, parse_json
 
 logger = logging.getLogger(__name__)
 
@@ -324,10 +324,10 @@ def _tell_held_out(label: str, loaded: Collection[_Loaded]) -> None:
         logger.warning(
             "%s: %d of %d items are held out and never trained on, because of a name: %s. Where a "
             "name means something else than a split, rename it",
-            visible(label),
+            printable(label),
             by_name.total(),
             len(loaded),
-            visible(", ".join([*shown, "..."] if len(by_name) > 5 else shown)),
+            printable(", ".join([*shown, "..."] if len(by_name) > 5 else shown)),
         )
 
 
@@ -371,7 +371,7 @@ def _to_items(
     items = [loaded.item for loaded in seen.values()]
     if repeated:
         logger.warning(
-            "%s: %d rows repeat an earlier row in every field; left out", visible(label), repeated
+            "%s: %d rows repeat an earlier row in every field; left out", printable(label), repeated
         )
     _tell_held_out(label, seen.values())
     for field in ("stated_solutions", "intended_solutions", "misconception"):
@@ -383,11 +383,11 @@ def _to_items(
         if empty:
             logger.warning(
                 "%s: %d of %d xy items have no %s (first: %s); a judge has nothing to compare with",
-                visible(label),
+                printable(label),
                 len(empty),
                 len(items),
                 field,
-                visible(empty[0]),
+                printable(empty[0]),
             )
     return items
 

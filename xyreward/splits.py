@@ -23,7 +23,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal, get_args
 
-from xyreward.errors import ConfigError, DataError, LeakError
+from xyreward.errors import ConfigError, DataError, LeakError, printable
 from xyreward.items import XY_KINDS, Item, text_hash
 from xyreward.split_names import split_in
 from xyreward.strict_json import faults, parse_json
@@ -75,8 +75,16 @@ class Splits:
             ) from None
 
     def select(self, items: Iterable[Item], side: Side) -> list[Item]:
-        """The items on one side, in their order."""
-        return [item for item in items if self.side(item) == side]
+        """The items on one side, in their order.
+
+        Raises:
+            DataError: an item of an official test split is on the train side. `assign_splits` puts
+                none there, but these splits may be older than what names it.
+        """
+        chosen = [item for item in items if self.side(item) == side]
+        if side == "train":
+            _refuse(item for item in chosen if official_side(item) == "test")
+        return chosen
 
     @property
     def hash(self) -> str:
@@ -177,7 +185,7 @@ def assign_splits(
         logger.warning(
             "%s has %d queries and none of these %d items; they are added to it. If it is the "
             "lock of another data set, give each its own",
-            path,
+            printable(str(path)),
             len(before),
             len(items),
         )
@@ -207,7 +215,7 @@ def _deal(
     shares: Mapping[Side, float],
 ) -> Splits:
     placements = dict(held)
-    problems: list[str] = []
+    leaked: list[Item] = []
     unplaced: list[str] = []
     renamed: dict[str, str] = {}
     newcomers: list[tuple[str, Sequence[Item]]] = []
@@ -232,11 +240,7 @@ def _deal(
         for item in members:
             earlier = old.get(item.content_hash)
             if earlier and earlier.side == "train" and official_side(item) == "test":
-                problems.append(
-                    f"item {item.id!r} is of the source's official test split, and the lock (or "
-                    "known=) has its query on the train side; start a new lock with all splits at "
-                    "hand"
-                )
+                leaked.append(item)
         if not old and not official:
             newcomers.append((min(item.content_hash for item in members), members))
             continue
@@ -249,8 +253,7 @@ def _deal(
         elif not old:  # test and validation nearly repeat each other: test is the stricter one
             sides = {"test" if "test" in official else "dev"}
         place(members, sides.pop() if len(sides) == 1 else None, cluster)
-    if problems:
-        raise DataError(problems)
+    _refuse(leaked)
 
     for cluster, members in sorted(newcomers, key=lambda pair: pair[0]):
         stratum = max(map(_stratum, members))  # the rarer one, where members differ
@@ -262,6 +265,17 @@ def _deal(
     if renamed:  # a newcomer showed that two clusters are one; their sides stay as they are
         placements = {k: Placement(p.side, root(p.cluster)) for k, p in placements.items()}
     return Splits(placements, tuple(sorted(unplaced)))
+
+
+def _refuse(leaked: Iterable[Item]) -> None:
+    problems = [
+        f"item {item.id!r} is of the source's official test split "
+        f"({item.meta['hub_split']!r:.40}), and the lock (or known=, splits=) has its query on the "
+        "train side; start a new lock with all splits at hand"
+        for item in leaked
+    ]
+    if problems:
+        raise DataError(problems)
 
 
 def _lock_path(lock: str | os.PathLike[str]) -> Path:
