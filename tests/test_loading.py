@@ -671,12 +671,23 @@ def test_the_same_row_twice_is_left_out_and_said(
     assert "2 rows repeat an earlier row in every field; left out" in caplog.text
 
 
-@pytest.mark.parametrize("names", [("a-test", "b-train"), ("a-train", "b-test")])
-def test_a_row_in_both_official_splits_counts_as_test(tmp_path: Path, names: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("names", "split"),
+    [
+        (["a-test", "b-train"], "test"),
+        (["a-train", "b-test"], "test"),
+        (["a-train", "b-dev"], "validation"),
+        (["a-dev", "b-train"], "validation"),
+        (["a-dev", "b-test", "c-train"], "test"),
+    ],
+)
+def test_a_row_in_two_official_splits_is_of_the_one_that_is_held_out(
+    tmp_path: Path, names: list[str], split: str
+) -> None:
     for name in names:
         jsonl(tmp_path / f"{name}.jsonl", PAPER)
     (item,) = load_items(tmp_path)
-    assert item.meta["hub_split"] == "test"
+    assert item.meta["hub_split"] == split
 
 
 def test_rows_without_ids_that_differ_only_in_other_fields_are_told_so(tmp_path: Path) -> None:
@@ -709,7 +720,13 @@ def test_an_id_made_of_the_content_does_not_depend_on_the_file(tmp_path: Path) -
         ("test/part-1.jsonl", "test"),
         ("test/train.jsonl", "test"),
         ("train_test.jsonl", "test"),
+        ("xybench-testset.jsonl", "test"),
+        ("XYBenchTest/part-1.jsonl", "test"),
+        ("held_out/train.jsonl", "test"),
+        ("hidden/a/b/c/part-1.jsonl", "test"),
+        ("validation/train.jsonl", "validation"),
         ("latest.jsonl", None),
+        ("contest/attestation.jsonl", None),
         ("trainers.jsonl", None),
         ("items.jsonl", None),
     ],
@@ -717,9 +734,128 @@ def test_an_id_made_of_the_content_does_not_depend_on_the_file(tmp_path: Path) -
 def test_the_name_of_a_file_says_its_official_split(
     tmp_path: Path, name: str, split: str | None
 ) -> None:
-    # pytest's folder is called test_the_name...: what lies above the folder given says nothing
+    # pytest's folder is called test_the_name...: a name that it makes says nothing
     jsonl(tmp_path / name, ROW)
     assert load_items(tmp_path)[0].meta.get("hub_split") == split
+
+
+TEST_NAMES = ["test", "tests", "testset", "testv2", "XYBenchTest", "held_out", "held-out", "hidden"]
+OTHER_NAMES = ["train", "latest", "contest", "attestation", "greatest", "wikihow"]
+
+
+def nothing_to_train_on(source: Path) -> bool:
+    loaded = load_items(source)
+    assert loaded
+    return load_items(source, split="train") == []
+
+
+@pytest.mark.parametrize("name", TEST_NAMES)
+def test_a_test_split_is_held_out_wherever_its_name_stands(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "data"
+    for source in (
+        jsonl(folder / f"{name}.jsonl", ROW),
+        jsonl(folder / "column.jsonl", row(split=name)),
+        jsonl(folder / "partition.jsonl", row(partition=name)),
+        jsonl(folder / "mapped.jsonl", row(part=name)),
+        jsonl(folder / "meta.jsonl", row(meta={"hub_split": name})),
+        jsonl(folder / "nested.jsonl", row(info={"from": {"split": name}})),
+        write_csv(folder / "a.csv", [{**cells(), "meta": json.dumps({"split": name})}]),
+        parquet(folder / "a.parquet", row(split=name)),
+    ):
+        columns = {"hub_split": "part"} if source.stem == "mapped" else {}
+        assert load_items(source, columns=columns, split="train") == [], source.name
+        assert len(load_items(source, columns=columns, split="test")) == 1
+    by_key = folder / "keys.json"
+    by_key.write_text(json.dumps({"train": [ROW], name: [row(id="b", query="Two?")]}), "utf-8")
+    assert [i.id for i in load_items(by_key, split="test") if i.id == "b"] == ["b"]
+    assert not [i for i in load_items(by_key, split="train") if i.id == "b"]
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_other_names_hold_nothing_out(tmp_path: Path, name: str) -> None:
+    for source in (
+        jsonl(tmp_path / name / f"{name}.jsonl", row(split=name, meta={"split": name})),
+        tmp_path / name,
+    ):
+        assert len(load_items(source, split="train")) == 1
+
+
+@pytest.mark.parametrize("name", TEST_NAMES)
+def test_a_path_that_itself_names_a_test_split_holds_out(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "XYBench" / name
+    file = jsonl(folder / "data.jsonl", ROW)
+    deeper = jsonl(tmp_path / "deep" / name / "data" / "data.jsonl", ROW)
+    for source in (folder, file, deeper, deeper.parent, folder / ".." / name):
+        assert nothing_to_train_on(source), source
+    # Neither does a link with another name take it out, nor a path that is relative to it.
+    link, linked_file = tmp_path / "mine", tmp_path / "plain" / "mine.jsonl"
+    link.symlink_to(folder)
+    linked_file.parent.mkdir()
+    linked_file.symlink_to(file)
+    for source in (link, link / "data.jsonl", linked_file, linked_file.parent):
+        assert nothing_to_train_on(source), source
+    monkeypatch.chdir(folder)
+    assert nothing_to_train_on(Path())
+    assert nothing_to_train_on(Path("data.jsonl"))
+    # and a link that names it counts, whatever it leads to
+    plain = jsonl(tmp_path / "items" / "items.jsonl", ROW)
+    named = tmp_path / "links" / name
+    named.parent.mkdir()
+    named.symlink_to(plain.parent)
+    assert nothing_to_train_on(named)
+    assert not nothing_to_train_on(plain)
+
+
+def test_a_folder_far_above_says_nothing_and_the_one_above_only_by_its_whole_name(
+    tmp_path: Path,
+) -> None:
+    for above in ("test/xybench/data", "my-test-project/data", "llm-eval/items", "dev/data"):
+        file = jsonl(tmp_path / "work" / above / "items.jsonl", ROW)
+        assert not nothing_to_train_on(file), above
+        assert not nothing_to_train_on(file.parent), above
+    assert nothing_to_train_on(jsonl(tmp_path / "my-test-project" / "items.jsonl", ROW))
+
+
+def test_the_strictest_name_wins(tmp_path: Path) -> None:
+    def said(source: Path) -> list[str]:
+        return [i.meta["hub_split"] for i in load_items(source)]
+
+    assert said(jsonl(tmp_path / "a" / "train.jsonl", row(split="test_hard"))) == ["test_hard"]
+    assert said(jsonl(tmp_path / "b" / "test.jsonl", row(split="train"))) == ["test"]
+    assert said(jsonl(tmp_path / "c" / "val.jsonl", row(split="train"))) == ["validation"]
+    assert said(jsonl(tmp_path / "d" / "train.jsonl", row(meta={"hub_split": "dev"}))) == ["dev"]
+    assert said(jsonl(tmp_path / "e" / "train.jsonl", row(split="wikihow"))) == ["train"]
+    assert said(jsonl(tmp_path / "f" / "items.jsonl", row(split="wikihow"))) == ["wikihow"]
+    keys = tmp_path / "test.json"
+    keys.write_text(json.dumps({"train": [ROW], "dev": [row(id="b", query="Two?")]}), "utf-8")
+    assert said(keys) == ["test", "test"]
+
+
+def test_items_that_are_written_and_read_again_stay_held_out(tmp_path: Path) -> None:
+    items = load_items(jsonl(tmp_path / "test.jsonl", ROW))
+    again = jsonl(tmp_path / "train.jsonl", *(i.model_dump(mode="json") for i in items))
+    assert load_items(again) == items
+    assert nothing_to_train_on(again)
+
+
+def test_what_is_held_out_because_of_a_name_is_said_with_the_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "xybench"
+    jsonl(folder / "part-1.jsonl", ROW, row(id="b", query="Two?", split="held-out"))
+    jsonl(folder / "testset.jsonl", *(row(id=f"c{n}", query=f"Three{n}?") for n in range(3)))
+    with caplog.at_level(logging.WARNING, "xyreward.loading"):
+        load_items(folder)
+    assert caplog.messages == [
+        "xybench: 4 of 5 items are held out and never trained on, because of a name: 3 by file "
+        "'testset.jsonl', 1 by 'held-out' in column 'split'. Where a name means something else "
+        "than a split, rename it"
+    ]
+    caplog.clear()
+    load_items(jsonl(tmp_path / "latest.jsonl", ROW))
+    assert caplog.messages == []
 
 
 def test_a_single_file_and_a_column_say_it_too(tmp_path: Path) -> None:
@@ -818,6 +954,28 @@ def test_a_local_folder_wins_over_a_hub_name(
 @pytest.mark.parametrize("name", ["nowhere.jsonl", "no/such/folder", "minni", "data/items.csv"])
 def test_a_path_where_nothing_is_says_so_at_once(name: str) -> None:
     with pytest.raises(FileNotFoundError, match="no such file or folder, and not a hub name"):
+        load_items(name)
+
+
+def test_a_home_folder_is_found_without_a_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    jsonl(tmp_path / "data" / "a.jsonl", ROW)
+    assert len(load_items("~/data")) == len(load_items(Path("~/data/a.jsonl"))) == 1
+    with pytest.raises(FileNotFoundError, match=r"items '~nobody-here/a\.jsonl': no such file"):
+        load_items("~nobody-here/a.jsonl")
+
+
+@pytest.mark.parametrize("source", ["", "  "])
+def test_an_empty_source_is_not_the_folder_that_one_happens_to_be_in(source: str) -> None:
+    (problem,) = problems(source)
+    assert problem == 'the source of items is empty, expected "mini", a path or a hub name'
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b.jsonl"])
+def test_a_path_that_no_file_system_takes_is_a_path_where_nothing_is(name: str) -> None:
+    with pytest.raises(FileNotFoundError, match=r"^items .{,400}$"):
         load_items(name)
 
 

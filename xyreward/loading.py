@@ -198,7 +198,7 @@ def _tables(
     path = Path(expanded)
     # Not Path's own, which raise where a name is too long for the file system.
     if os.path.isdir(expanded):  # noqa: PTH112
-        return folder_tables(path, problems), path.resolve().name
+        return folder_tables(path, problems), Path(os.path.realpath(expanded)).name
     if os.path.isfile(expanded):  # noqa: PTH113
         return list(file_tables(path, Path(path.name), problems)), path.stem
     if path.suffix.lower() in SUFFIXES or not re.fullmatch(r"[\w.-]+/[\w.-]+", name):

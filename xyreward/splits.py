@@ -289,12 +289,13 @@ def _lock_path(lock: str | os.PathLike[str]) -> Path:
         raise ConfigError(
             f"splits lock {name!r}: expected the path of a splits.json, or null for none"
         )
-    path = Path(os.path.realpath(os.path.expanduser(name)))  # noqa: PTH111  # never raises
-    if path.is_dir():
+    # Of os.path, which never raises: Path's own do, for a name that is too long, say.
+    path = Path(os.path.realpath(os.path.expanduser(name)))  # noqa: PTH111
+    if os.path.isdir(path):  # noqa: PTH112
         raise ConfigError(
             f"splits lock {path}: is a folder, expected a file, e.g. {path / 'splits.json'}"
         )
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113
         raise ConfigError(f"splits lock {path}: is a device or pipe, expected a file")
     return path
 
