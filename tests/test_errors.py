@@ -30,7 +30,7 @@ from xyreward.errors import (
     ],
 )
 def test_no_message_moves_the_cursor_or_hides_its_text(make: type[XYRewardError]) -> None:
-    said = str(make("column \x1b[2J\x07\r\u202e\u200b\x9b \udce9 caf\u00e9 \u95f9\u949f"))  # type: ignore[arg-type]
+    said = str(make("column \x1b[2J\x07\r\u202e\u200b\x9b \udce9 caf\u00e9 \u95f9\u949f"))
     expected = r"column \x1b[2J\x07\r\u202e\u200b\x9b \udce9 caf" + "\u00e9 \u95f9\u949f"
     assert said.splitlines()[-1].strip() == expected
 

@@ -153,8 +153,17 @@ def row(where: str, values: Mapping[str, Any], problems: list[str]) -> Iterator[
 
 def kind_of(value: Any) -> str:
     """What a value is, in the words of a file."""
-    names = {dict: "an object", Twice: "an object", list: "a list", str: "text"}
-    return names.get(type(value), "null" if value is None else f"a {type(value).__name__}")
+    match value:
+        case dict():
+            return "an object"
+        case list():
+            return "a list"
+        case str():
+            return "text"
+        case None:
+            return "null"
+        case _:
+            return f"a {type(value).__name__}"
 
 
 def _decode(name: str, data: bytes, problems: list[str]) -> str | None:
