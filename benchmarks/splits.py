@@ -20,6 +20,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from string import ascii_lowercase
 from typing import TypeVar
@@ -61,7 +62,7 @@ def main() -> None:
     )
     for form in FORMS:
         alike = of_one_form(args.items, form)
-        splits, seconds = timed(lambda alike=alike: assign_splits(alike))
+        splits, seconds = timed(partial(assign_splits, alike))
         clusters = len({p.cluster for p in splits.placements.values()})
         print(f"one form, {form:9} {seconds:6.1f} s   ({clusters:,} clusters)")
     print(f"peak memory         {peak_mib():6.0f} MiB, of which {before:.0f} before the first call")
