@@ -17,6 +17,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -71,6 +72,7 @@ class Named:
     """Where the name stands, for messages: `file 'test.jsonl'`."""
 
 
+@lru_cache(maxsize=1024)  # asked for every row, and few names are different
 def split_in(name: str) -> Split | None:
     """The official split that a name speaks of by one of its words; None where it speaks of none."""
     hits = {_split_of(word) for words in _readings(name) for word in words}
