@@ -352,6 +352,10 @@ def test_a_lock_is_never_seen_half_written(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert lock.read_text("utf-8") == whole
     assert {p.name for p in tmp_path.iterdir()} == {lock.name, ".splits.json.lock"}
+    with lock.open(encoding="utf-8") as reading:  # whoever reads meanwhile reads the old one
+        assign_splits(strangers(9), lock)
+        assert reading.read() == whole
+    assert lock.read_text("utf-8") != whole
 
 
 @pytest.mark.parametrize(
