@@ -2,7 +2,6 @@ import asyncio
 import contextlib
 import email.utils
 import gc
-import http.server
 import json
 import logging
 import os
@@ -16,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from canned import Canned
 
 from xyreward.errors import JudgeError
 from xyreward.judges import anthropic as anthropic_module
@@ -85,52 +85,6 @@ def no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
         if name.startswith(("ANTHROPIC_", "OPENAI_", "XYREWARD_CHAT")) or "proxy" in name.lower():
             monkeypatch.delenv(name)
     monkeypatch.setenv("ANTHROPIC_CONFIG_DIR", str(tmp_path / "no-profile-here"))
-
-
-class Canned:
-    """A server that answers with what it was given, byte by byte, and keeps what it was asked."""
-
-    def __init__(self, *responses: tuple[int, dict[str, str], bytes | Any]) -> None:
-        self.responses = list(responses)
-        self.asked: list[tuple[str, dict[str, str], Any]] = []
-        """(path, headers in lower case, parsed body) of each request."""
-        canned = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def answer(self) -> None:
-                body = self.rfile.read(int(self.headers.get("content-length") or 0))
-                headers = {name.lower(): value for name, value in self.headers.items()}
-                canned.asked.append((self.path, headers, json.loads(body) if body else None))
-                number = min(len(canned.asked), len(canned.responses)) - 1
-                status, extra, payload = canned.responses[number]
-                sent = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-                self.send_response(status)
-                for name, value in {"content-type": "application/json", **extra}.items():
-                    self.send_header(name, value)
-                self.send_header("content-length", str(len(sent)))
-                self.end_headers()
-                self.wfile.write(sent)
-
-            do_GET = do_POST = answer  # noqa: N815
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    def __enter__(self) -> "Canned":
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
 
 
 MESSAGE: dict[str, Any] = {
