@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from xyreward.items import Item
+from xyreward.items import XY_KINDS, Item
 from xyreward.judges.encoder import Encoder, Vectors, chunks
 from xyreward.judges.features import features, ground
 from xyreward.judges.local import Head, LocalJudge, head_file, to_probabilities
@@ -31,9 +31,14 @@ from xyreward.loading import load_items
 from xyreward.verdict import LabelProbabilities
 
 ITEMS = 8
-ANSWERS_PER_ITEM = 8
+ANSWERS_PER_ITEM = len(XY_KINDS)
 WORDS = 150
 REPEATS = 5
+
+
+def texts_of(item: Item) -> list[str]:
+    """Its reference answers without attempts: one of each kind."""
+    return [r.text for r in item.references if r.kind in XY_KINDS]
 
 
 def answers_of(item: Item, spare: Iterator[str]) -> list[str]:
@@ -42,8 +47,7 @@ def answers_of(item: Item, spare: Iterator[str]) -> list[str]:
     Nothing is used twice: equal sentences are embedded once, which would flatter the judge.
     """
     out = []
-    for reference in item.references[:ANSWERS_PER_ITEM]:
-        text = reference.text
+    for text in texts_of(item):
         while len(text.split()) < WORDS:
             text = f"{text}\n\n{next(spare)}"
         while len(text.split()) > WORDS:
@@ -105,7 +109,7 @@ def machine() -> str:
 
 def main() -> None:
     mini = load_items("mini")
-    chosen = [item for item in mini if len(item.references) == ANSWERS_PER_ITEM][::5][:ITEMS]
+    chosen = [item for item in mini if len(texts_of(item)) == ANSWERS_PER_ITEM][::5][:ITEMS]
     spare = iter([r.text for item in mini if item not in chosen for r in item.references])
     items = [item for item in chosen for _ in range(ANSWERS_PER_ITEM)]
     answers = [answer for item in chosen for answer in answers_of(item, spare)]

@@ -109,7 +109,7 @@ def made(number: int) -> StoredVerdict:
             "answer_hash": "a" * 64,
             "vote": "1",
         },
-        payload="p" * 1_000,
+        payload='"' + "p" * 998 + '"',
         raw_text="r" * 1_000,
         usage=Usage(600, 300, 4_500, 0),
         cost_usd=0.0078,

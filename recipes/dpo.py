@@ -22,7 +22,7 @@ def main() -> None:
     recipe.use_huge_pages()
     config, arguments = parse_arguments(DPORecipe, DEFAULT)
 
-    # Configuration, judge, data and run folder are checked before a model is loaded.
+    # Configuration, judge, data and run folder are checked before the policy is loaded.
     settings, lora = recipe.dpo_settings(config, arguments.path)
     data = recipe.load_data(config)
     pairs = recipe.make_pairs(config, data)
@@ -34,19 +34,21 @@ def main() -> None:
     run.say(
         f"{len(pairs.pairs)} pairs; {len(data.held_out)} held-out items; run in {run.folder.path}"
     )
-    before = run.evaluate("before", policy, data)
 
     from datasets import Dataset
     from trl import DPOTrainer
 
-    trainer = DPOTrainer(
-        model=policy.model,
-        args=settings,
-        train_dataset=Dataset.from_list(recipe.rows(pairs, policy)),
-        processing_class=policy.tokenizer,
-        peft_config=lora,
-    )
-    trained, training_facts = recipe.fit(run, trainer, policy)
+    with recipe.building(run, policy):  # before the evaluation: a mistake shows in seconds
+        trainer = DPOTrainer(
+            model=policy.model,
+            args=settings,
+            train_dataset=Dataset.from_list(recipe.rows(pairs, policy)),
+            processing_class=policy.tokenizer,
+            peft_config=lora,
+        )
+    with recipe.as_loaded(trainer, lora):
+        before = run.evaluate("before", policy, data)
+    trained, training_facts = recipe.fit(run, trainer, policy, pairs, data)
     del trainer, policy
     recipe.free_memory()
 

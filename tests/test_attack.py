@@ -5,12 +5,16 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
+import numpy as np
 import pytest
 
 from xyreward.attack import (
     PLACES,
+    TOLERANCE,
     Attack,
+    AttackReport,
     attack,
     base_answers,
     calls_needed,
@@ -20,6 +24,9 @@ from xyreward.attack import (
 from xyreward.cli import app
 from xyreward.fence import Part, neutralise, parse_fences
 from xyreward.items import Item
+from xyreward.judges.encoder import Encoder, Vectors
+from xyreward.judges.local import LocalJudge
+from xyreward.loading import bundled_splits
 from xyreward.rubric import Grounding, verdict_call
 from xyreward.testing import make_item
 from xyreward.verdict import JudgeFailure, LabelProbabilities, Labels, Verdict
@@ -238,3 +245,49 @@ def test_the_command_writes_no_report_over_another(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
         app(["attack", "--out", str(taken)])
     assert ended.value.code == 2
+
+
+# ---------------------------------------------------------------- the local judge
+
+KNOWN_TO_PAY = {
+    "fence-backticks": "an unclosed code fence before an answer makes the local judge read its prose "
+    "as code, in other pieces, which the features were not fitted on (docs/attacks.md)",
+}
+"""Attacks that still pay with the local judge, and why."""
+
+
+class Remembering:
+    """An encoder that embeds a text once: the same 74 texts come with every answer."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._rows: dict[str, Vectors] = {}
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        new = [text for text in dict.fromkeys(texts) if text not in self._rows]
+        self._rows |= dict(zip(new, self._encoder.encode(new), strict=True))
+        return np.array([self._rows[text] for text in texts])
+
+
+@pytest.fixture(scope="module")
+def paid(mini: list[Item]) -> AttackReport:
+    """All texts on the first two test items with a hidden goal and the first control."""
+    side = bundled_splits().select(mini, "test")
+    items = [i for i in side if i.kind == "xy"][:2] + [i for i in side if i.kind == "control"][:1]
+    judge = LocalJudge()
+    judge._encoder = cast("Encoder", Remembering(judge._encoder))
+    return attack(judge, items, tries=0)
+
+
+@pytest.mark.parametrize("kind", sorted({attack.kind for attack in load_attacks()}))
+def test_no_known_attack_raises_the_local_judges_reward(kind: str, paid: AttackReport) -> None:
+    """Neither the soft nor the hard reward of an empty, a literal or a goal-focused answer."""
+    attempts = [a for a in paid.known if a.kind == kind]
+    assert {a.base for a in attempts} >= {"empty", "literal", "goal_focused", "direct"}
+    gains = {
+        (a.item_id, a.base, a.attack): max(a.soft_gain, a.hard_gain)
+        for a in attempts
+        if a.attack.partition(",")[0] not in KNOWN_TO_PAY
+    }
+    assert {key: gain for key, gain in gains.items() if gain > TOLERANCE} == {}
+    assert all(a.soft_after is not None for a in attempts)

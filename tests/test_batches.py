@@ -266,6 +266,40 @@ def test_a_process_killed_at_any_moment_has_nothing_paid_for_twice(
     assert spent(path).possibly_usd == 0
 
 
+def test_a_batch_that_may_still_show_up_in_the_list_is_waited_for(path: Path) -> None:
+    with FakeAPI() as api:
+        with VerdictStore.open(path) as store:
+            rows = [BatchRow("tag-0", "key-0", "{}", store.ledger.reserve("test", 0.01))]
+            store.batches.add(rows, judge="anthropic:claude-sonnet-5-5", run="test")
+        patient = replace(QUICK, grace_s=60.0)
+        report, _ = bring_home(api.base_url, path, requests(2), limits=patient, timeout=2.0)
+        assert report.submitted == 1  # the other one
+        assert api.stats.batch_rows == {"succeeded": 1}
+        report, _ = bring_home(api.base_url, path, requests(2), limits=replace(QUICK, grace_s=0.0))
+        assert report.submitted == 1
+    assert stored(path, 2) == 2
+
+
+@pytest.mark.parametrize(
+    ("what", "submitted"),
+    [("submit", 0), ("msgbatch_fake000001", 1)],
+    ids=["submitting", "collecting"],
+)
+def test_what_another_process_is_just_doing_is_left_to_it(
+    path: Path, what: str, submitted: int
+) -> None:
+    with FakeAPI() as api, VerdictStore.open(path) as store:
+        endpoint = AnthropicEndpoint(base_url=api.base_url, api_key=KEY, schema="json_schema")
+        other = MessageBatches(endpoint, store, run="test", received=Owner(store).received)
+        with other._alone(what) as granted:
+            assert granted
+            report, _ = bring_home(api.base_url, path, requests(2), timeout=2.0)
+            assert (api.stats.batches, report.received) == (submitted, 0)
+        report, _ = bring_home(api.base_url, path, requests(2))
+        assert api.stats.batches == 1
+        assert report.received == 2
+
+
 @pytest.mark.parametrize("fault", ["reset_after", "truncated_body", "broken_json"])
 def test_a_submission_whose_reply_was_lost_is_found_in_the_list(path: Path, fault: str) -> None:
     def choose(body: dict[str, Any], seen: int) -> str | None:
@@ -315,6 +349,7 @@ def test_two_processes_with_the_same_requests_pay_once(path: Path) -> None:
             thread.join()
         assert api.stats.batch_rows == {"succeeded": 40}
     assert sum(report.submitted for report in found) == 40
+    assert sum(report.received for report in found) == 40
     assert [report.failed for report in found] == [{}] * 4
     assert stored(path, 40) == 40
     assert spent(path).calls == 40

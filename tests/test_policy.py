@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from xyreward.embedded import POLICY_NAME
 from xyreward.errors import ConfigError
-from xyreward.policy import Policy, is_adapter, load_policy, visible
+from xyreward.locate import Mark
+from xyreward.policy import Policy, load_policy, visible
+from xyreward.testing import tiny_policy
 
 PROMPTS = [
     [{"role": "user", "content": "Why?"}],
@@ -107,27 +110,6 @@ def test_only_what_a_reader_sees_is_the_answer(text: str, seen: str) -> None:
     assert visible(text) == seen
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("no/such/folder", "no such folder, and not a hub name"),
-        ("./nothing", "no such folder, and not a hub name"),
-        ("embedded:gpt-5", "the embedded one is 'embedded:smollm2-135m'"),
-        ("justaname", "no such folder, and not a hub name"),
-    ],
-)
-def test_a_name_that_is_no_policy_is_refused_before_anything_is_loaded(
-    name: str, said: str
-) -> None:
-    with pytest.raises(ConfigError, match=said):
-        is_adapter(name)
-
-
-def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"neither config\.json nor adapter_config\.json"):
-        is_adapter(str(tmp_path))
-
-
 def test_a_model_without_a_chat_template_is_refused(tiny: str, tmp_path: Path) -> None:
     for file in Path(tiny).iterdir():
         if file.name != "chat_template.jinja":
@@ -169,6 +151,84 @@ def test_an_adapter_is_loaded_on_the_base_that_it_names(tiny: str, tmp_path: Pat
     (tmp_path / "xyreward.json").write_text(json.dumps({"name": tiny}))
     again = load_policy(str(tmp_path), device="cpu").log_probs(PROMPTS, ANSWERS)
     assert [v.total for v in again] == pytest.approx([v.total for v in after])
+
+
+def adapter_of(base: str, folder: Path) -> str:
+    from peft import LoraConfig, get_peft_model
+
+    tuned = get_peft_model(
+        load_policy(base, device="cpu").model, LoraConfig(r=2, target_modules="all-linear")
+    )
+    tuned.save_pretrained(folder)
+    return str(folder)
+
+
+def cut(file: Path, kept: float) -> None:
+    data = file.read_bytes()
+    file.write_bytes(data[: int(kept * len(data))])
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.5, 0.99])
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_damaged_model_is_told_on_one_line(tmp_path: Path, name: str, kept: float) -> None:
+    folder = tiny_policy(tmp_path / "p")
+    cut(tmp_path / "p" / name, kept)
+    with pytest.raises(
+        ConfigError, match=r"cannot be loaded from .*If it is damaged, fetch"
+    ) as caught:
+        load_policy(folder, device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.5, 0.99])
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json"])
+def test_a_damaged_adapter_is_told_on_one_line(
+    tiny: str, tmp_path: Path, name: str, kept: float
+) -> None:
+    folder = adapter_of(tiny, tmp_path / "a")
+    cut(tmp_path / "a" / name, kept)
+    with pytest.raises(ConfigError) as caught:
+        load_policy(folder, device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_that_are_not_in_the_files_are_no_random_numbers(tiny: str, tmp_path: Path) -> None:
+    folder = tiny_policy(tmp_path / "p")
+    file = tmp_path / "p/model.safetensors"
+    weights = load_file(file)
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, file, {"format": "pt"})
+    with pytest.raises(
+        ConfigError, match=r"1 weights are not in its files: model\.layers\.1\.mlp\.up"
+    ):
+        load_policy(folder, device="cpu")
+    adapter = adapter_of(tiny, tmp_path / "a")
+    file = tmp_path / "a/adapter_model.safetensors"
+    weights = load_file(file)
+    weights.pop(next(key for key in weights if "lora_B" in key))
+    save_file(weights, file, {"format": "pt"})
+    with pytest.raises(ConfigError, match="Found missing adapter keys"):
+        load_policy(adapter, device="cpu")
+
+
+def test_an_adapter_of_another_model_is_refused(tiny: str, tmp_path: Path) -> None:
+    folder = adapter_of(tiny, tmp_path / "a")
+    (tmp_path / "a/xyreward.json").write_text(json.dumps({"name": POLICY_NAME}))
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        load_policy(folder, device="cpu")
+
+
+def test_a_model_that_a_recipe_trained_is_prompted_as_in_its_training(
+    tiny: str, tmp_path: Path
+) -> None:
+    folder = tiny_policy(tmp_path / "p")
+    template = tmp_path / "p/chat_template.jinja"
+    template.write_text(template.read_text() + "{{ 'thinking' if thinking }}")
+    mark = Mark("base", None, {"thinking": True}, ())
+    (tmp_path / "p/xyreward.json").write_text(mark.to_json())
+    assert load_policy(folder, device="cpu").chat_template_kwargs == {"thinking": True}
+    off = load_policy(folder, device="cpu", chat_template_kwargs={"thinking": False})
+    assert off.chat_template_kwargs == {"thinking": False}
 
 
 def test_the_embedded_policy_answers_in_words() -> None:

@@ -225,8 +225,8 @@ def test_the_table_in_the_docs_is_what_the_prices_give() -> None:
 
 def test_a_row_of_the_table_by_hand() -> None:
     # Sonnet 5.5, 1,000 verdicts: 900,000 x 2 + 350,000 x 10 = 5.30 dollars without the prefix, which
-    # is 4,500,000 x 2 = 9.00 uncached; cached, 8 x 4,500 x 2.5 + 992 x 4,500 x 0.1 = 0.54 dollars.
-    row = "| `anthropic:claude-sonnet-5-5` | 14.30 | 5.84 | 7.15 | 2.92 |"
+    # is 4,500,000 x 2 = 9.00 uncached; cached, 4,500 x 2.5 + 999 x 4,500 x 0.1 = 0.46 dollars.
+    row = "| `anthropic:claude-sonnet-5-5` | 14.30 | 5.76 | 7.15 | 2.88 |"
     assert row in cost_table(PACKAGED).splitlines()
 
 
@@ -240,8 +240,8 @@ def test_the_command_in_the_docs_prints_the_table() -> None:
 def test_the_other_figures_in_the_docs() -> None:
     text = " ".join(DOCS.read_text("utf-8").split())
     assert PACKAGED.checked in text
-    most = PACKAGED.worst_case(4500 + 900, 4096, "claude-sonnet-5-5")
-    assert f"with `claude-sonnet-5-5`, {most:.3f} dollars" in text
+    most = PACKAGED.worst_case(20_000, 4096, "claude-sonnet-5-5")
+    assert f"with `claude-sonnet-5-5` and `max_tokens=4096` that is {most:.3f} dollars" in text
     thinking = PACKAGED.cost(usage(output_tokens=1000), "claude-sonnet-5-5")
     assert thinking is not None
     assert f"are {1000 * thinking:.0f} dollars per 1,000 verdicts of `claude-sonnet-5-5`" in text

@@ -2,6 +2,7 @@
 
 import io
 import json
+import warnings
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,19 @@ from typing import Any
 import pytest
 
 from xyreward import recipe
-from xyreward.config import Arguments, DPORecipe, ItemsConfig, PairsConfig
-from xyreward.errors import ConfigError, DataError, RunFolderError
+from xyreward.config import (
+    Arguments,
+    DPORecipe,
+    EvaluateRecipe,
+    EvaluationConfig,
+    ItemsConfig,
+    PairsConfig,
+)
+from xyreward.errors import ConfigError, DataError, LeakError, MissingDependency, RunFolderError
 from xyreward.evaluation import Evaluation, Row
 from xyreward.policy import load_policy
+from xyreward.splits import Placement, Splits
+from xyreward.testing import tiny_policy
 
 PATH = Path("some.yaml")
 
@@ -32,7 +42,54 @@ def config(tmp_path: Path, tiny: str, **changes: Any) -> DPORecipe:
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ({"dpo": {"loss_type": ["sigmod"]}}, "dpo.loss_type: 'sigmod', expected some of"),
+        ({"dpo": {"loss_type": ["sigmod"]}}, "dpo.loss_type: is ['sigmod'], expected some of"),
+        ({"dpo": {"loss_type": "sigmod"}}, "dpo.loss_type: is 'sigmod', expected some of"),
+        ({"dpo": {"loss_type": []}}, "dpo.loss_type: is [], expected some of"),
+        (
+            {"dpo": {"loss_type": {"sigmoid": 1}}},
+            "dpo.loss_type: is {'sigmoid': 1}, expected a list",
+        ),
+        ({"dpo": {"loss_type": [["sigmoid"]]}}, "dpo.loss_type: is [['sigmoid']], expected a list"),
+        ({"dpo": {"loss_type": None}}, "dpo.loss_type: is None, expected a list of texts"),
+        ({"dpo": {"loss_type": 3}}, "dpo.loss_type: is 3, expected a list of texts"),
+        (
+            {"dpo": {"learning_rate": float("nan")}},
+            "dpo.learning_rate: is nan, expected in [0, inf)",
+        ),
+        (
+            {"dpo": {"learning_rate": float("inf")}},
+            "dpo.learning_rate: is inf, expected in [0, inf)",
+        ),
+        ({"dpo": {"learning_rate": -1e-4}}, "dpo.learning_rate: is -0.0001, expected in [0, inf)"),
+        (
+            {"dpo": {"per_device_train_batch_size": 0}},
+            "dpo.per_device_train_batch_size: is 0, expected in [1, inf)",
+        ),
+        ({"dpo": {"num_train_epochs": -1}}, "dpo.num_train_epochs: is -1, expected in (0, inf)"),
+        ({"dpo": {"beta": 0.0}}, "dpo.beta: is 0.0, expected in (0, inf)"),
+        ({"dpo": {"deepspeed": "nowhere.json"}}, "some.yaml: dpo.deepspeed: "),
+        # What only a step of training shows; the key is found by trying without it.
+        ({"dpo": {"optim": "adamm"}}, "some.yaml: dpo.optim: ValueError: adamm is not"),
+        ({"dpo": {"optim_args": "zzz"}}, "some.yaml: dpo.optim_args: ValueError"),
+        (
+            {"dpo": {"lr_scheduler_kwargs": {"z": 1}}},
+            "some.yaml: dpo.lr_scheduler_kwargs: TypeError",
+        ),
+        ({"dpo": {"f_divergence_type": "x"}}, "some.yaml: dpo.f_divergence_type: ValueError"),
+        ({"dpo": {"loss_weights": [1.0, 2.0]}}, "some.yaml: dpo.loss_weights: ValueError"),
+        ({"dpo": {"beta": 0.2, "sync_ref_model": True}}, "some.yaml: dpo.sync_ref_model: NotImpl"),
+        ({"lora": {"r": 0}}, "lora.r: is 0, expected in [1, inf)"),
+        (
+            {"lora": {"bias": "nonee"}},
+            "lora.bias: is 'nonee', expected one of none, all, lora_only",
+        ),
+        ({"lora": {"lora_dropout": 1.0}}, "lora.lora_dropout: is 1.0, expected in [0, 1)"),
+        ({"lora": {"init_lora_weights": "pissa"}}, "it changes the policy's own weights"),
+        (
+            {"lora": {"r": 3, "init_lora_weights": "orthogonal"}},
+            "lora.r or lora.init_lora_weights: ",
+        ),
+        ({"policy": {"revision": "main"}}, "is no hub name and has none; take it out"),
         ({"dpo": {"eval_strategy": "steps"}}, "dpo.eval_strategy: is set by the recipe"),
         ({"dpo": {"hub_token": "secret"}}, "dpo.hub_token: is set by the recipe"),
         ({"dpo": {"seed": 3}}, "use the top-level seed"),
@@ -45,10 +102,92 @@ def config(tmp_path: Path, tiny: str, **changes: Any) -> DPORecipe:
 def test_a_configuration_that_cannot_work_is_refused_before_a_model_is_loaded(
     tmp_path: Path, tiny: str, section: dict[str, Any], said: str
 ) -> None:
+    if "revision" in section.get("policy", {}):
+        section = {"policy": {"model": tiny, **section["policy"]}}
     with pytest.raises(ConfigError) as caught:
         recipe.dpo_settings(config(tmp_path, tiny, **section), PATH)
     assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_settings_that_work_pass_the_rehearsal_and_show_nothing_of_it(
+    tmp_path: Path, tiny: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    wanted = config(tmp_path, tiny, dpo={"loss_type": "ipo", "max_length": 16, "optim": "sgd"})
+    settings, lora = recipe.dpo_settings(wanted, PATH)
+    assert settings.loss_type == ["ipo"]
+    assert settings.max_steps == -1
+    assert lora.r == 2
+    assert recipe.dpo_settings(config(tmp_path, tiny, lora={}), PATH)[1].r == 8  # peft's default
+    assert recipe.dpo_settings(config(tmp_path, tiny, lora=None), PATH)[1] is None
+    assert capfd.readouterr() == ("", "")
+
+
+def trainer_of(run: recipe.Run, policy: Any, pairs: Any, settings: Any, lora: Any) -> Any:
+    from datasets import Dataset
+    from trl import DPOTrainer
+
+    with recipe.building(run, policy):
+        return DPOTrainer(
+            model=policy.model,
+            args=settings,
+            train_dataset=Dataset.from_list(recipe.rows(pairs, policy)),
+            processing_class=policy.tokenizer,
+            peft_config=lora,
+        )
+
+
+def test_a_module_that_the_policy_does_not_have_is_named_and_the_folder_takes_the_correction(
+    tmp_path: Path, tiny: str
+) -> None:
+    wrong = config(tmp_path, tiny, lora={"r": 2, "target_modules": ["query_key_value"]})
+    settings, lora = recipe.dpo_settings(wrong, PATH)
+    data = recipe.load_data(wrong)
+    pairs = recipe.make_pairs(wrong, data)
+    run = recipe.Run(wrong, Arguments(PATH, resume=False))
+    policy = run.load_policy(trainable=True)
+    run.record_data(data, pairs)
+    with pytest.raises(ConfigError) as caught:
+        trainer_of(run, policy, pairs, settings, lora)
+    assert str(caught.value).startswith("some.yaml: lora.target_modules: ")
+    assert "query_key_value" in str(caught.value)
+    del run
+    corrected = config(tmp_path, tiny, seed=1)
+    assert recipe.Run(corrected, Arguments(PATH, resume=False)).folder.read("data.json") is None
+
+
+@pytest.mark.parametrize("start", [True, False, None])
+def test_what_is_evaluated_before_training_is_the_policy_as_it_was_loaded(
+    tmp_path: Path, tiny: str, start: bool | None
+) -> None:
+    """Although the trainer is built already, adapter attached; also an adapter that begins at random.
+
+    None: without an adapter.
+    """
+    lora = {"r": 2, "target_modules": "all-linear", "init_lora_weights": start}
+    wanted = config(
+        tmp_path,
+        tiny,
+        lora=None if start is None else lora,
+        dpo={"max_steps": 1, "learning_rate": 0.01},
+        evaluation={"limit": 2, "max_new_tokens": 8},
+    )
+    settings, adapter = recipe.dpo_settings(wanted, PATH)
+    data = recipe.load_data(wanted)
+    pairs = recipe.make_pairs(wanted, data)
+    run = recipe.Run(wanted, Arguments(PATH, resume=False))
+    policy = run.load_policy(trainable=True)
+    expected = run.evaluate("evaluation", policy, data)
+    trainer = trainer_of(run, policy, pairs, settings, adapter)
+    with recipe.as_loaded(trainer, adapter):
+        found = run.evaluate("before", policy, data)
+    assert found is not None
+    assert found == expected
+    trained, _ = recipe.fit(run, trainer, policy, pairs, data)
+    after = run.evaluate("after", run.load_policy(str(trained)), data)
+    assert after is not None
+    assert after.rows != found.rows  # and training was of the adapter, not of a switched-off one
 
 
 def test_nothing_trained_on_is_of_the_dev_or_test_side(tmp_path: Path, tiny: str) -> None:
@@ -85,9 +224,127 @@ def test_a_run_is_not_resumed_with_other_data(tmp_path: Path, tiny: str) -> None
     assert resumed.record_data(data, pairs)["pairs"] == 6
     before = (tmp_path / "run/data.json").read_bytes()
     other = replace(data, train=data.train[1:])
-    with pytest.raises(RunFolderError, match="the run that is resumed had other data; train items"):
+    with pytest.raises(RunFolderError, match="had other data or another policy; train items was"):
         resumed.record_data(other, pairs)
     assert (tmp_path / "run/data.json").read_bytes() == before
+
+
+def test_a_run_is_not_resumed_with_another_policy_in_the_same_folder(tmp_path: Path) -> None:
+    folder = tiny_policy(tmp_path / "policy")
+    settings = config(tmp_path, folder)
+    data = recipe.load_data(settings)
+    run = recipe.Run(settings, Arguments(PATH, resume=False))
+    run.record_data(data)
+    run.folder.write("before.jsonl", "{}\n")
+    del run
+    tiny_policy(folder, seed=1)  # same names, same sizes, other weights
+    resumed = recipe.Run(settings, Arguments(PATH, resume=True))
+    with pytest.raises(RunFolderError, match=r"another policy; policy hash was [0-9a-f]{12}, is"):
+        resumed.record_data(data)
+
+
+def test_settings_of_the_training_may_change_until_it_has_begun(
+    tmp_path: Path, tiny: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A first step that does not fit into memory comes after the evaluation, which is worth keeping."""
+    first = config(tmp_path, tiny)
+    data = recipe.load_data(first)
+    run = recipe.Run(first, Arguments(PATH, resume=False))
+    run.record_data(data, recipe.make_pairs(first, data))
+    evaluation = run.evaluate("before", run.load_policy(), data)
+    del run
+    smaller = {"rejected_kinds": ["literal"], "max_pairs": 4}
+    other = config(tmp_path, tiny, dpo={"per_device_train_batch_size": 1}, pairs=smaller)
+    resumed = recipe.Run(other, Arguments(PATH, resume=True))
+    said = capsys.readouterr().out
+    assert "dpo.per_device_train_batch_size (was None, is 1)" in said
+    resumed.record_data(data, recipe.make_pairs(other, data))
+    assert resumed.evaluate("before", resumed.load_policy(), data) == evaluation
+    checkpoint = tmp_path / "run/checkpoints/checkpoint-1"
+    checkpoint.mkdir(parents=True)
+    del resumed
+    with pytest.raises(RunFolderError, match="is a run with another configuration"):
+        recipe.Run(first, Arguments(PATH, resume=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "before.jsonl",
+            '{"policy": "x"',
+            "before.jsonl: is not as a run left it (JSONDecodeError",
+        ),
+        ("before.jsonl", "[1]\n", "before.jsonl: is not as a run left it (TypeError"),
+        ("before.jsonl", "", "remove it, and it is computed anew"),
+        ("before.jsonl", None, "rows that are not the"),
+        ("data.json", '{"pairs', "data.json: is not as a run left it (JSONDecodeError"),
+        ("data.json", "3", "data.json: is not as a run left it (TypeError"),
+    ],
+)
+def test_damaged_files_of_a_resumed_run_are_named_with_what_to_do(
+    tmp_path: Path, tiny: str, name: str, text: str | None, said: str
+) -> None:
+    settings = config(tmp_path, tiny)
+    data = recipe.load_data(settings)
+    run = recipe.Run(settings, Arguments(PATH, resume=False))
+    run.record_data(data)
+    policy = run.load_policy()
+    run.evaluate("before", policy, data)
+    del run
+    file = tmp_path / "run" / name
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[:-1]) if text is None else text)
+    resumed = recipe.Run(settings, Arguments(PATH, resume=True))
+
+    def go_on() -> None:
+        resumed.record_data(data)
+        resumed.evaluate("before", policy, data)
+
+    with pytest.raises(RunFolderError) as caught:
+        go_on()
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_policy_is_not_evaluated_on_what_it_was_trained_on(tmp_path: Path, tiny: str) -> None:
+    """Under other splits than those of its training, an item can be on the test side."""
+    settings, lora = recipe.dpo_settings(wanted := config(tmp_path, tiny), PATH)
+    data = recipe.load_data(wanted)
+    pairs = recipe.make_pairs(wanted, data)
+    run = recipe.Run(wanted, Arguments(PATH, resume=False))
+    policy = run.load_policy(trainable=True)
+    trained, _ = recipe.fit(
+        run, trainer_of(run, policy, pairs, settings, lora), policy, pairs, data
+    )
+    mark = json.loads((trained / "xyreward.json").read_text())
+    used = [item for item in data.train if item.id in {p.item_id for p in pairs.pairs}]
+    assert set(mark["trained_on"]) >= {item.content_hash[:16] for item in used}
+    assert len(mark["trained_on"]) < len(data.train)
+    assert not set(mark["trained_on"]) & {item.content_hash[:16] for item in data.held_out}
+    checkpoint = max((tmp_path / "run/checkpoints").glob("checkpoint-*"))
+    assert json.loads((checkpoint / "xyreward.json").read_text()) == mark
+
+    fine = EvaluateRecipe.model_validate(
+        {"policy": {"model": str(trained)}, "output_dir": "x", "evaluation": {"limit": 2}}
+    )
+    assert len(recipe.load_data(fine).held_out) == 4
+    lock = tmp_path / "splits.json"
+    placements = {
+        key: Placement("test" if key == used[0].content_hash else p.side, p.cluster)
+        for key, p in data.splits.placements.items()
+    }
+    lock.write_text(Splits(placements).to_json())
+    leaking = fine.model_copy(
+        update={"splits_lock": str(lock), "evaluation": EvaluationConfig(limit=None)}
+    )
+    with pytest.raises(LeakError, match="was trained on 1 of the 61 items") as caught:
+        recipe.load_data(leaking)
+    assert caught.value.offending == [used[0].id]
+    # A copy of the adapter without the file is nobody's; a damaged file is told.
+    (trained / "xyreward.json").write_text('{"name": ')
+    with pytest.raises(ConfigError, match=r"xyreward\.json: cannot be read"):
+        recipe.load_data(leaking)
 
 
 def test_pairs_are_tokenised_as_trl_does_it(tmp_path: Path, tiny: str) -> None:
@@ -184,3 +441,78 @@ def test_items_of_a_kind_that_the_file_does_not_say(tmp_path: Path, tiny: str) -
     wanted = config(tmp_path, tiny, items=[source.model_dump(), {"source": "mini"}])
     data = recipe.load_data(wanted)
     assert "controls.csv: 1 of 1 items" in " ".join(data.sources)
+
+
+def test_training_goes_on_from_the_newest_whole_checkpoint_and_says_which_is_damaged(
+    tmp_path: Path, tiny: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = config(
+        tmp_path,
+        tiny,
+        dpo={"max_steps": 3, "save_steps": 1, "per_device_train_batch_size": 2},
+        evaluation={"parts": []},
+    )
+    settings, lora = recipe.dpo_settings(wanted, PATH)
+    data = recipe.load_data(wanted)
+    pairs = recipe.make_pairs(wanted, data)
+
+    def train(*, resume: bool) -> dict[str, Any]:
+        run = recipe.Run(wanted, Arguments(PATH, resume=resume))
+        policy = run.load_policy(trainable=True)
+        trainer = trainer_of(run, policy, pairs, settings, lora)
+        return recipe.fit(run, trainer, policy, pairs, data)[1]
+
+    straight = train(resume=False)
+    run = tmp_path / "run"
+    newest = run / "checkpoints/checkpoint-3"
+    file = newest / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    (run / "training.json").write_text('{"steps": ')
+    with pytest.raises(
+        RunFolderError, match=r"training\.json: is not as a run left it .*remove it"
+    ):
+        train(resume=True)
+    (run / "training.json").unlink()
+    capsys.readouterr()
+    assert train(resume=True) == straight
+    said = capsys.readouterr().out
+    assert "== checkpoint-3: not whole, left out" in said
+    assert f"== going on from {run / 'checkpoints/checkpoint-2'}" in said
+
+
+def test_packages_that_are_not_there_are_all_named_at_once() -> None:
+    with pytest.raises(MissingDependency) as caught:
+        recipe.check_installed("numpy", "no_such_package", "nor_this_one")
+    assert str(caught.value) == (
+        "recipes need no_such_package, nor_this_one: pip install 'xyreward[train]'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ConfigError("a \x1b[31mname\x9b"), "ConfigError: a \\x1b[31mname\\x9b\n"),
+        (
+            ImportError("no way\nto load it"),
+            "MissingDependency: ImportError: no way to load it. Try",
+        ),
+        (UserWarning("old"), "UserWarning: old. It is a warning that PYTHONWARNINGS or -W made an"),
+    ],
+)
+def test_errors_are_told_on_one_line_that_steers_no_terminal(
+    error: Exception, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with warnings.catch_warnings(), pytest.raises(SystemExit), recipe.plain_errors():
+        raise error
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_announcements_of_other_libraries_are_no_errors_of_a_recipe() -> None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("error")
+        with recipe.plain_errors():
+            warnings.warn("will change one day", FutureWarning, stacklevel=1)
+            warnings.warn("will go one day", DeprecationWarning, stacklevel=1)
+            with pytest.raises(RuntimeWarning):
+                warnings.warn("a number overflowed", RuntimeWarning, stacklevel=1)
+    assert len(seen) == 2

@@ -1,11 +1,16 @@
 """report.json and report.md say what was measured, with intervals, and nothing that was not."""
 
 import json
+import re
+import unicodedata
 from dataclasses import asdict, replace
 
-from xyreward.evaluation import PARTS, Evaluation, Row
+import pytest
+
+from xyreward.config import PARTS
+from xyreward.evaluation import Evaluation, Row
 from xyreward.policy import LogProb
-from xyreward.report import build_report, to_json, to_markdown
+from xyreward.report import build_report, printable, to_json, to_markdown
 from xyreward.verdict import JudgeFailure, Labels
 
 GOAL = Labels(False, True, "intended", True)
@@ -86,18 +91,54 @@ def test_failures_stand_beside_the_metrics_with_their_bounds() -> None:
     assert "(failures worst/best: 0 to 11)" in page
 
 
-def test_text_from_data_does_not_reach_the_page() -> None:
-    hostile = "<script>alert(1)</script> | `x`\n# Heading"
+HOSTILE = [
+    "<script>alert(1)</script> | `x`\n# Heading",
+    "![track](https://evil.example/p.png) alert(1)",
+    "[alert(1)](javascript:alert)",
+    "https://evil.example/alert(1)",
+    "www.evil.example alert(1)",
+    "a@evil.example alert(1)",
+    "<https://evil.example> alert(1)",
+    "**alert(1)** _x_ ~~y~~",
+    "\x1b]8;;https://evil.example\x07alert(1)\x1b[31m\x9b2J",
+    "\u202egro.live\u2066 alert(1)",
+    "``` alert(1)",
+    "&#60;b&#62; alert(1) \\",
+]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_text_from_data_does_not_reach_the_page_but_as_code(hostile: str) -> None:
     report = build_report(
-        replace(evaluation(False), policy=hostile),
-        replace(evaluation(True), policy=hostile),
+        replace(evaluation(False), policy=hostile, judge=hostile, rubric_version=hostile),
+        replace(evaluation(True), policy=hostile, judge=hostile, rubric_version=hostile),
         facts={"sources": [hostile], hostile: {"a": hostile}},
     )
     report["notes"].append(hostile)
     page = to_markdown(report)
+    # policies, judge, rubric, source, key and value, a note
+    assert page.count("alert(1)") == 8 * hostile.count("alert(1)")
+    outside = re.sub("`[^`\n]*`", "", page)  # what Markdown reads as text
+    assert "alert" not in outside
+    assert "evil" not in outside
     assert "<script>" not in page
     assert "\n# Heading" not in page
-    assert page.count("alert(1)") == 2 + 1 + 2 + 1  # policies, sources, key and value, a note
+    assert {unicodedata.category(c)[0] for c in page.replace("\n", "")} & {"C"} == set()
+    assert printable(page) == page
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["mini: 240 of 240 items", "prompt longer than max_length", "8.27", "0%", "Größe, 大小 (x/y)"],
+)
+def test_harmless_text_is_shown_as_it_is(text: str) -> None:
+    report = build_report(evaluation(False), facts={"sources": [text]})
+    assert f"- sources: {text}\n" in to_markdown(report)
+
+
+def test_what_steers_a_terminal_is_shown_as_an_escape() -> None:
+    assert printable("a\x1b[31m\x9b\u202eb\n\tc\ud800") == "a\\x1b[31m\\x9b\\u202eb\n\tc\\ud800"
+    assert printable("Größe 大小 \U0001f600") == "Größe 大小 \U0001f600"
 
 
 def test_the_json_is_strict_and_holds_what_the_page_shows() -> None:

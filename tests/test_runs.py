@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from xyreward.config import DPORecipe, PairsConfig, load_config
 from xyreward.errors import RunFolderError
@@ -22,12 +24,18 @@ def opened(path: Path, config: DPORecipe = CONFIG, *, resume: bool = False) -> R
     return RunFolder.open(config, str(path), resume=resume)
 
 
+def names(path: Path) -> list[str]:
+    """What a run wrote; the lock's file is beside it."""
+    return sorted(p.name for p in path.iterdir() if p.name != ".lock")
+
+
 # ---------------------------------------------------------------- opening
 
 
 def test_a_new_run_writes_its_configuration_and_environment(tmp_path: Path) -> None:
     folder = opened(tmp_path / "deep" / "run")
-    assert sorted(p.name for p in folder.path.iterdir()) == ["config.yaml", "environment.json"]
+    assert names(folder.path) == ["config.yaml", "environment.json"]
+    assert {p.name for p in folder.path.iterdir()} - set(names(folder.path)) == {".lock"}
     assert load_config(DPORecipe, folder.path / "config.yaml") == CONFIG
     assert json.loads((folder.path / "environment.json").read_text())["python"]
 
@@ -48,7 +56,8 @@ def test_a_folder_that_holds_anything_is_refused_with_what_to_do(tmp_path: Path,
         f"{tmp_path}: is not empty ({name.rstrip('/')}). Pass --resume to go on with that run, or "
         "--output-dir for another folder."
     )
-    assert not (tmp_path / "config.yaml").exists()
+    assert names(tmp_path) == [name.rstrip("/")]
+    assert not (tmp_path / ".lock").exists()  # nothing at all is put into a folder of others
 
 
 def begun(path: Path) -> Path:
@@ -70,6 +79,48 @@ def test_a_run_that_stopped_before_its_first_work_is_in_nobodys_way(tmp_path: Pa
     assert opened(tmp_path, resume=True).read("config.yaml") is not None
 
 
+def test_a_checkpoint_folder_without_a_checkpoint_is_no_work(tmp_path: Path) -> None:
+    """The trainer makes it when it is built, which is before the first work."""
+    (opened(tmp_path).path / "checkpoints").mkdir()
+    other = CONFIG.model_copy(update={"seed": 7})
+    assert opened(tmp_path, other).read("config.yaml") is not None
+    (tmp_path / "checkpoints/checkpoint-1").mkdir()
+    with pytest.raises(RunFolderError, match="is not empty"):
+        opened(tmp_path)
+    with pytest.raises(RunFolderError, match="with another configuration"):
+        opened(tmp_path, resume=True)
+
+
+def test_only_settings_of_the_training_may_change_after_the_evaluation_before_it(
+    tmp_path: Path,
+) -> None:
+    begun(tmp_path)
+    other = CONFIG.model_copy(update={"lora": {"r": 8}, "dpo": {"learning_rate": 1e-5}})
+    with pytest.raises(RunFolderError, match="Pass --resume"):
+        opened(tmp_path, other)
+    folder = opened(tmp_path, other, resume=True)
+    assert folder.changed == (
+        "dpo.learning_rate (was 0.0001, is 1e-05)",
+        "dpo.loss_type (was ['sigmoid'], is None)",
+        "lora.r (was None, is 8)",
+    )
+    assert folder.read("before.jsonl") == "kept"
+    assert load_config(DPORecipe, tmp_path / "config.yaml") == other
+    del folder  # and its lock
+    with pytest.raises(RunFolderError, match=r"it differs in dpo\..*; seed \(was 0, is 7\)"):
+        opened(tmp_path, CONFIG.model_copy(update={"seed": 7}), resume=True)
+
+
+def test_the_environment_of_every_start_is_kept(tmp_path: Path) -> None:
+    begun(tmp_path)
+    first = (tmp_path / "environment.json").read_bytes()
+    for _ in range(2):
+        opened(tmp_path, resume=True)
+    assert (tmp_path / "environment.json").read_bytes() == first
+    for name in ("environment-2.json", "environment-3.json"):
+        assert json.loads((tmp_path / name).read_text())["python"]
+
+
 def test_a_configuration_of_the_users_own_is_not_taken_for_a_run(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("seed: 1\n")
     with pytest.raises(RunFolderError, match=r"is not empty \(config.yaml\)"):
@@ -87,6 +138,62 @@ def test_two_runs_in_one_folder_at_once_are_refused(tmp_path: Path) -> None:
     )
     assert "another process is running in it" in done.stderr
     assert first.read("config.yaml") is not None
+
+
+def test_the_lock_is_in_the_folder_whatever_cache_a_process_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two users, or two containers, share a run folder but no cache."""
+    run = tmp_path / "run"
+    monkeypatch.setenv("XYREWARD_CACHE", str(tmp_path / "one"))
+    first = opened(run)
+    monkeypatch.setenv("XYREWARD_CACHE", str(tmp_path / "two"))
+    with pytest.raises(RunFolderError, match=r"another process is running in it.*delete \.lock"):
+        opened(run, resume=True)
+    del first
+    assert opened(run, resume=True).read("config.yaml") is not None
+    assert not (tmp_path / "one").exists()
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    code = (
+        "import sys; from xyreward.config import DPORecipe; from xyreward.runs import RunFolder; "
+        "kept = RunFolder.open(DPORecipe(output_dir='x'), sys.argv[1], resume=False); "
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    with pytest.raises(RunFolderError, match="another process is running in it"):
+        opened(tmp_path)
+    process.kill()
+    process.communicate(timeout=60)
+    assert opened(tmp_path).read("config.yaml") is not None
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/", "/: is not empty ("),
+        ("/dev/null", "/dev/null: is a file, expected a folder"),
+        ("/proc/run", "/proc/run: cannot be used as the run's folder: "),
+        ("/dev/null/run", "/dev/null/run: cannot be used as the run's folder: "),
+        ("a\0b", "cannot be used as the run's folder: ValueError: embedded null"),
+        ("x" * 300, "cannot be used as the run's folder: OSError"),
+        ("~no-such-user-here/run", "cannot be the run's folder: Could not determine home"),
+    ],
+)
+def test_a_path_that_cannot_be_a_run_folder_is_our_error_in_one_line(path: str, said: str) -> None:
+    with pytest.raises(RunFolderError) as caught:
+        opened(Path(path))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not Path("/.lock").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_our_error(tmp_path: Path) -> None:
@@ -151,7 +258,7 @@ def test_a_folder_that_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(RunFolderError, match=r"holds no config\.yaml, so it is not a run"):
         opened(tmp_path, resume=True)
-    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]  # and no lock beside it
 
 
 def test_a_run_whose_configuration_was_damaged_cannot_be_resumed(tmp_path: Path) -> None:
@@ -172,6 +279,26 @@ def test_a_tilde_is_the_home_folder_and_not_a_folder_of_that_name(
 
 
 # ---------------------------------------------------------------- writing
+
+
+def test_a_folder_that_has_gone_is_our_error(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"report\.md: cannot be written .*No such file"):
+        RunFolder(tmp_path / "gone").write("report.md", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("before.jsonl", "remove it, and it is computed anew"),
+        ("config.yaml", "restore it, or choose"),
+    ],
+)
+def test_a_file_that_is_no_text_is_our_error_with_what_to_do(
+    tmp_path: Path, name: str, advice: str
+) -> None:
+    (tmp_path / name).write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RunFolderError, match=f"{name}: is not as a run left it .*; {advice}"):
+        RunFolder(tmp_path).read(name)
 
 
 def test_what_is_written_is_read_back_as_it_was(tmp_path: Path) -> None:
@@ -260,13 +387,13 @@ def test_a_process_killed_while_writing_leaves_a_whole_file(tmp_path: Path, dela
     assert visible == {"config.yaml", "environment.json", "before.jsonl"}
     # The run can go on, and what the dead process left is gone.
     opened(tmp_path, resume=True)
-    assert list(tmp_path.glob(".*")) == []
+    assert [p.name for p in tmp_path.glob(".*")] == [".lock"]
 
 
 def test_the_rest_of_a_run_killed_in_its_first_write_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / ".config.yaml.abc.partial").write_text("out")
     assert opened(tmp_path).read("config.yaml") is not None
-    assert list(tmp_path.glob(".*")) == []
+    assert [p.name for p in tmp_path.glob(".*")] == [".lock"]
 
 
 # ---------------------------------------------------------------- checkpoints
@@ -275,7 +402,9 @@ def test_the_rest_of_a_run_killed_in_its_first_write_is_no_obstacle(tmp_path: Pa
 def checkpoint(run: Path, step: int | str, state: str | None = '{"global_step": 1}') -> Path:
     folder = run / "checkpoints" / f"checkpoint-{step}"
     folder.mkdir(parents=True)
-    (folder / "adapter_model.safetensors").write_bytes(b"weights")
+    weights = torch.arange(100.0)
+    save_file({"weights": weights}, folder / "adapter_model.safetensors")
+    torch.save({"moments": weights}, folder / "optimizer.pt")
     if state is not None:
         (folder / "trainer_state.json").write_text(state)
     return folder
@@ -287,21 +416,33 @@ def test_the_last_checkpoint_is_the_one_of_the_highest_step_and_not_of_the_last_
     checkpoint(tmp_path, 8)
     newest = checkpoint(tmp_path, 16)
     checkpoint(tmp_path, 9)
-    assert RunFolder(tmp_path).last_checkpoint() == str(newest)
+    assert RunFolder(tmp_path).last_checkpoint() == (str(newest), ())
 
 
 @pytest.mark.parametrize("state", [None, "", '{"global_step": 1', "\x00\x00"], ids=repr)
 def test_a_checkpoint_that_was_cut_short_is_passed_over(tmp_path: Path, state: str | None) -> None:
     whole = checkpoint(tmp_path, 8)
     checkpoint(tmp_path, 16, state)
-    assert RunFolder(tmp_path).last_checkpoint() == str(whole)
+    assert RunFolder(tmp_path).last_checkpoint() == (str(whole), ("checkpoint-16",))
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "optimizer.pt"])
+@pytest.mark.parametrize("kept", [0.0, 0.9])
+def test_a_checkpoint_with_half_of_a_file_is_passed_over_and_named(
+    tmp_path: Path, name: str, kept: float
+) -> None:
+    whole = checkpoint(tmp_path, 8)
+    file = checkpoint(tmp_path, 16) / name
+    data = file.read_bytes()
+    file.write_bytes(data[: int(kept * len(data))])
+    assert RunFolder(tmp_path).last_checkpoint() == (str(whole), ("checkpoint-16",))
 
 
 def test_without_a_complete_checkpoint_there_is_none(tmp_path: Path) -> None:
-    assert RunFolder(tmp_path).last_checkpoint() is None
+    assert RunFolder(tmp_path).last_checkpoint() == (None, ())
     checkpoint(tmp_path, 4, None)
     checkpoint(tmp_path, "best")
-    assert RunFolder(tmp_path).last_checkpoint() is None
+    assert RunFolder(tmp_path).last_checkpoint() == (None, ("checkpoint-4",))
 
 
 # ---------------------------------------------------------------- environment

@@ -3,10 +3,11 @@
 import json
 import logging
 import random
+import resource
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from xyreward.errors import DataError, LeakError
+from xyreward.errors import ConfigError, DataError, LeakError
 from xyreward.items import XY_KINDS, Item
 from xyreward.splits import (
     SIDES,
@@ -62,7 +63,7 @@ def locked(path: Path, placements: dict[str, Side | None]) -> Path:
 
 
 def clusters_by_hand(items: Sequence[Item]) -> list[set[int]]:
-    """Every pair compared, no MinHash: what `assign_splits` must agree with."""
+    """Every pair compared: what `assign_splits` must agree with."""
 
     def shingles(text: str) -> set[tuple[str, ...]]:
         tokens = text.split()
@@ -338,22 +339,57 @@ def test_a_lock_that_needs_no_change_is_not_written(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == [lock]  # not even a file lock: the folder may be read-only
 
 
-def test_a_lock_is_never_seen_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_is_never_seen_half_written(tmp_path: Path) -> None:
     lock = tmp_path / "splits.json"
     assign_splits(strangers(5), lock)
     whole = lock.read_text("utf-8")
-
-    def disk_full(self: Path, data: str, *args: Any, **kwargs: Any) -> int:
-        self.write_bytes(data[:40].encode())
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", disk_full)
-    with pytest.raises(OSError, match="No space left"):
-        assign_splits(strangers(9), lock)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 10, hard))  # as on a full disk
+    try:
+        with pytest.raises(ConfigError, match=r"cannot be written .*choose a path where it can"):
+            assign_splits(strangers(9), lock)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert lock.read_text("utf-8") == whole
-    assert [
-        p.name for p in tmp_path.iterdir() if p.name not in (lock.name, ".splits.json.lock")
-    ] == []
+    assert {p.name for p in tmp_path.iterdir()} == {lock.name, ".splits.json.lock"}
+    with lock.open(encoding="utf-8") as reading:  # whoever reads meanwhile reads the old one
+        assign_splits(strangers(9), lock)
+        assert reading.read() == whole
+    assert lock.read_text("utf-8") != whole
+
+
+@pytest.mark.parametrize(
+    ("lock", "said"),
+    [
+        ("", "expected the path of a splits.json, or null for none"),
+        (" ", "expected the path of a splits.json, or null for none"),
+        ("a\0b", "expected the path of a splits.json, or null for none"),
+        (".", r"is a folder, expected a file, e\.g\. .*splits\.json"),
+        ("items.jsonl/splits.json", r"cannot be read \(Not a directory\)"),
+        ("/dev/null", "is a device or pipe, expected a file"),
+        ("/proc/new/splits.json", "cannot be written"),
+        ("x" * 300, "cannot be read .File name too long"),
+    ],
+)
+def test_a_lock_that_cannot_be_is_told_in_one_line(
+    tmp_path: Path, lock: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("items.jsonl").touch()
+    with pytest.raises(ConfigError, match=rf"^splits lock .*{said}") as caught:
+        assign_splits(strangers(2), lock)
+    assert "\n" not in str(caught.value)
+    assert [p.name for p in tmp_path.iterdir()] == ["items.jsonl"]
+
+
+def test_a_lock_in_the_home_folder_is_found_without_a_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assign_splits(strangers(2), "~/locks/splits.json")
+    assert (tmp_path / "locks" / "splits.json").is_file()
+    assert not (tmp_path / "~").exists()
 
 
 def test_a_linked_lock_is_written_where_it_lies(tmp_path: Path) -> None:
@@ -411,6 +447,10 @@ H = "a" * 64
     [
         ("", "not a splits file"),
         ("<<<<<<< HEAD\n{}", "not a splits file"),
+        ("[" * 5000, "not a splits file (is nested"),
+        ('{"version": 1, "placements": {"a": ' + "[" * 900 + "]" * 900 + "}}", "is nested"),
+        ('{"version": NaN, "placements": {}}', "not a splits file (NaN"),
+        ('{"train": ["a"], "test": ["b"]}', "no object with version and placements"),
         ("[]", "no object with version and placements"),
         ('{"version": 1}', "no object with version and placements"),
         ('{"version": 2, "placements": {}}', "version 2, this release of xyreward reads 1"),
@@ -480,8 +520,14 @@ def test_a_newcomer_that_repeats_a_known_test_item_is_a_test_item() -> None:
         ("eval", "test"),
         ("validation", "dev"),
         ("dev", "dev"),
+        ("testset", "test"),
+        ("XYBenchTest", "test"),
+        ("held-out", "test"),
+        ("hidden", "test"),
+        ("valset", "dev"),
         ("train", None),
         ("latest", None),
+        ("contest", None),
         ("", None),
     ],
 )
@@ -497,6 +543,17 @@ def test_an_official_test_item_that_the_lock_has_on_train_is_an_error(tmp_path: 
         assign_splits(items, lock)
     assert len(caught.value.problems) == 2
     assert "'i1'" in caught.value.problems[0]
+
+
+def test_splits_that_have_an_official_test_item_on_train_give_no_train_side() -> None:
+    a, b = item("a", question(1), meta={"hub_split": "testset"}), item("b", question(2))
+    old = Splits({i.content_hash: Placement("train", i.content_hash) for i in (a, b)})
+    with pytest.raises(
+        DataError, match=r"'a' is of the source's official test split \('testset'\)"
+    ):
+        old.select([a, b], "train")
+    assert old.select([b], "train") == [b]
+    assert old.select([a, b], "test") == []
 
 
 def test_an_official_test_item_that_repeats_a_locked_train_item_goes_to_neither(
@@ -632,9 +689,83 @@ def test_near_duplicates_are_found_at_the_threshold_and_not_below() -> None:
     assert list(near_duplicates(pair(7))) == []  # 7 / 17 = 0.41
 
 
-def test_the_search_misses_almost_none() -> None:
+# Few words, so that similarities of all sizes occur, and lengths that differ.
+wordy = st.lists(st.sampled_from("abcd"), max_size=14).map(" ".join)
+
+
+@quick
+@given(st.lists(wordy, max_size=14), st.sampled_from([0.1, 0.3, 0.5, 0.8, 1.0]))
+def test_all_near_duplicates_are_found_and_no_others(texts: list[str], threshold: float) -> None:
+    def shingles(text: str) -> set[tuple[str, ...]]:
+        tokens = text.split()
+        if len(tokens) < 3:
+            return {tuple(tokens)}
+        return {tuple(tokens[i : i + 3]) for i in range(len(tokens) - 2)}
+
+    sets = [shingles(text) for text in texts]
+    by_hand = [
+        (i, j)
+        for i in range(len(sets))
+        for j in range(i)
+        if len(sets[i] & sets[j]) >= threshold * len(sets[i] | sets[j])
+    ]
+    assert sorted(near_duplicates(texts, threshold)) == by_hand
+
+
+def test_the_search_misses_none_among_many() -> None:
     texts = [text for seed in range(150) for text in (question(seed), variant(seed, seed % 15))]
     assert {(2 * n + 1, 2 * n) for n in range(150)} == set(near_duplicates(texts))
+
+
+@quick
+@given(data_sets())
+def test_pairs_within_a_cluster_are_left_out_and_those_that_are_left_connect_the_same(
+    items: list[Item],
+) -> None:
+    texts = [item.query_text for item in items]
+
+    def connected(pairs: Iterable[tuple[int, int]]) -> set[frozenset[int]]:
+        for i, j in pairs:
+            joined = names[i] | names[j]
+            names.update(dict.fromkeys(joined, joined))
+        return set(names.values())
+
+    names = {i: frozenset([i]) for i in range(len(texts))}
+    everything = connected(near_duplicates(texts))
+    names = {i: frozenset([i]) for i in range(len(texts))}
+    few = []
+    for pair in near_duplicates(texts, cluster=lambda i: min(names[i])):
+        few.append(pair)
+        connected([pair])
+    assert set(names.values()) == everything
+    assert len(few) == len(texts) - len(everything)  # a spanning forest: no pair more than it takes
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "How do I install {} on {}?",
+        "After days of looking for it I have to ask here: how do I install {} on {} without breaking "
+        "what is already there on the old machine of my mother, who needs it daily?",
+    ],
+    ids=["few words in common", "most words in common"],
+)
+def test_questions_of_one_form_are_compared_only_where_they_may_be_alike(form: str) -> None:
+    n = 600
+    asked = 0
+
+    def cluster(i: int) -> int:
+        nonlocal asked
+        asked += 1
+        return names[i]
+
+    texts = [form.format(f"tool{i}", f"system{i % 7}") for i in range(n)]
+    names = list(range(n))
+    for i, j in near_duplicates(texts, cluster=cluster):
+        old, new = names[i], names[j]
+        names[:] = [new if name == old else name for name in names]
+    # Each pair would be n * n / 2 = 180,000 comparisons, and each asks twice.
+    assert asked < 200 * n
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,23 @@ def test_waiting_can_have_a_limit(store: VerdictStore) -> None:
         asyncio.run(store.wait_for("a", timeout=0.1))
 
 
+def test_waiting_asks_ever_less_often_down_to_twice_a_second(
+    store: VerdictStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def no_time_passes(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 100:
+            store.release(["a"])
+
+    store.claim(["a"])
+    monkeypatch.setattr(asyncio, "sleep", no_time_passes)
+    assert asyncio.run(store.wait_for("a")) is None
+    assert 0.01 < pauses[0] <= 0.02
+    assert 0.37 < min(pauses[20:]) < max(pauses[20:]) <= 0.5
+
+
 def test_waiting_keeps_no_other_task_from_running(store: VerdictStore) -> None:
     async def wait() -> int:
         waiting = [asyncio.create_task(store.wait_for(str(i))) for i in range(200)]
@@ -500,6 +517,22 @@ def test_a_thousand_tenths_of_a_cent_fill_a_dollar_to_the_last(store: VerdictSto
         store.ledger.settle(reservation, 0.001)
     assert store.ledger.spent("run") == Spent(settled_usd=1.0, calls=1_000)
     assert store.ledger.reserve("run", 1e-9, 1.0) is None
+
+
+def test_room_that_another_process_took_meanwhile_is_not_given_twice(store: VerdictStore) -> None:
+    got: list[str | None] = []
+    with VerdictStore.open(store.path) as other:
+        thread = threading.Thread(target=lambda: got.append(other.ledger.reserve("run", 0.6, 1.0)))
+        with store.database.write() as connection:
+            thread.start()
+            time.sleep(0.2)  # it has seen room, and waits for its turn to write
+            connection.execute("INSERT INTO runs (run) VALUES ('run')")
+            connection.execute(
+                "INSERT INTO ledger (run, owner, state, worst_nusd) "
+                "VALUES ('run', 'x', 'reserved', 600000000)"
+            )
+        thread.join()
+    assert got == [None]
 
 
 def test_eight_processes_never_exceed_the_cap(tmp_path: Path) -> None:

@@ -334,7 +334,8 @@ def prune(
     identity = {name: value for name, value in wanted.items() if value is not None}
     if not identity and before is None:
         raise StoreError(
-            "prune needs --judge, --rubric or --before: to remove all, delete the file"
+            "prune needs --judge, --rubric or --before. To remove all, delete the file with its -wal and "
+            "-shm while nobody uses it."
         )
     since = None if before is None else before.replace(tzinfo=UTC)
     with VerdictStore.open(store, create=False) as opened:

@@ -28,8 +28,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from xyreward.embedded import POLICY_NAME
 from xyreward.errors import ConfigError
 from xyreward.items import AnswerKind, ItemKind
+from xyreward.pairs import REJECTED_KINDS
 
 EvaluationPart = Literal["writing", "preference", "picking"]
+PARTS: tuple[EvaluationPart, ...] = get_args(EvaluationPart)
 
 
 # Strict: otherwise `seed: true` is 1, and "16" in quotes is a number here but not in other
@@ -70,7 +72,7 @@ class ItemsConfig(_Section):
 class PairsConfig(_Section):
     """Which preference pairs are made of the train items; see `build_pairs`."""
 
-    rejected_kinds: tuple[AnswerKind, ...] = ("literal", "passing_mention", "dump", "wrong_goal")
+    rejected_kinds: tuple[AnswerKind, ...] = REJECTED_KINDS
     control_share: float = Field(default=0.25, ge=0, lt=1, strict=True)
     max_pairs: _Count | None = None
 
@@ -79,7 +81,7 @@ class EvaluationConfig(_Section):
     """The held-out evaluation."""
 
     split: Literal["dev", "test"] = "test"
-    parts: tuple[EvaluationPart, ...] = ("writing", "preference", "picking")
+    parts: tuple[EvaluationPart, ...] = PARTS
     """Empty: no evaluation."""
     judge: str = "local"
     max_new_tokens: _Count = 192
@@ -101,7 +103,8 @@ class Recipe(_Section):
     those of the package, others are assigned by content hash."""
     evaluation: EvaluationConfig = EvaluationConfig()
     output_dir: str = Field(min_length=1)
-    seed: int = Field(default=0, strict=True)
+    seed: int = Field(default=0, ge=0, lt=2**32, strict=True)
+    """What numpy takes for one."""
 
 
 class DPORecipe(Recipe):
@@ -230,16 +233,65 @@ _PLAIN: Mapping[type, str] = {
     str: "a text",
     NoneType: "null",
 }
+_PLURAL: Mapping[type, str] = {
+    bool: "true or false",
+    int: "whole numbers",
+    float: "numbers",
+    str: "texts",
+}
 
 
 def _mismatch(value: Any, hint: Any) -> str:
-    """What a field of plain type expects, where the value is none of it; "" for other types."""
+    """What a field expects, where the value is none of it; "" for fields of other than plain types.
+
+    Plain are true or false, numbers, texts, null, a fixed choice of these, and lists of them.
+    """
     allowed = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    if not _PLAIN.keys() >= set(allowed) or type(value) in allowed:
-        return ""
-    if type(value) is int and float in allowed:
-        return ""
-    return " or ".join(text for kind, text in _PLAIN.items() if kind in allowed)
+    expected = []
+    for one in allowed:
+        if one in _PLAIN:
+            fits = type(value) is one or (one is float and type(value) is int)
+            text = _PLAIN[one]
+        elif get_origin(one) is Literal:
+            fits = any(value == choice and type(value) is type(choice) for choice in get_args(one))
+            text = f"one of {', '.join(map(str, get_args(one)))}"
+        elif get_origin(one) is list and get_args(one)[0] in _PLAIN:
+            (inner,) = get_args(one)
+            fits = type(value) is list and not any(_mismatch(member, inner) for member in value)
+            text = f"a list of {_PLURAL[inner]}"
+        else:
+            return ""
+        if fits:
+            return ""
+        expected.append(text)
+    # In the order of _PLAIN, so that a message does not depend on how the field is declared.
+    plain = [text for text in _PLAIN.values() if text in expected]
+    return " or ".join([*plain, *(text for text in expected if text not in plain)])
+
+
+def check_limits(
+    path: str | Path, section: str, given: Mapping[str, Any], limits: Mapping[str, str]
+) -> None:
+    """Check numbers of a section against intervals, written as in mathematics: `[0, 1)`.
+
+    Args:
+        limits: key -> interval. Keys that are not given, and values that are no numbers, pass.
+
+    Raises:
+        ConfigError: all values outside their intervals; nan is inside none.
+    """
+    problems = []
+    for key, interval in limits.items():
+        value = given.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        low, high = (float(end) for end in interval[1:-1].split(","))
+        above = low < value or (interval[0] == "[" and value == low)
+        below = value < high or (interval[-1] == "]" and value == high)
+        if not (above and below):
+            problems.append(f"{path}: {section}.{key}: is {value}, expected in {interval}")
+    if problems:
+        raise ConfigError("\n".join(problems))
 
 
 def _yaml() -> Any:
@@ -289,11 +341,43 @@ def parse_yaml(text: str, where: str) -> Any:
     from ruamel.yaml.error import YAMLError
 
     try:
-        return _yaml().load(text)
-    except YAMLError as error:
+        data = _yaml().load(text)
+    except (YAMLError, ValueError) as error:  # ValueError: `!!int x`, a number of 5,000 digits
         # Without ruamel's advice on how to switch the check off.
         found = str(error).partition("To suppress this check")[0]
         raise ConfigError(f"{where}: not valid YAML: {' '.join(found.split())}") from None
+    except RecursionError:
+        raise ConfigError(
+            f"{where}: is nested too deeply, expected at most {DEPTH} levels"
+        ) from None
+    _check_size(data, where)
+    return data
+
+
+DEPTH, SIZE = 30, 100_000
+
+
+def _check_size(data: Any, where: str) -> None:
+    """Refuse what anchors (`&a`, `*a`) blow up or tie into a knot.
+
+    A few lines of YAML can stand for more than fits into memory, or for a list that holds itself.
+    """
+    seen = 0
+    pending = [(data, 1)]
+    while pending:
+        value, depth = pending.pop()
+        seen += 1
+        if depth > DEPTH:
+            raise ConfigError(
+                f"{where}: is nested too deeply, expected at most {DEPTH} levels (does an anchor hold "
+                "itself?)"
+            )
+        if seen > SIZE:
+            raise ConfigError(f"{where}: has more than {SIZE} values once its anchors are resolved")
+        if isinstance(value, Mapping):
+            pending += [(inner, depth + 1) for pair in value.items() for inner in pair]
+        elif isinstance(value, list | tuple | set):
+            pending += [(inner, depth + 1) for inner in value]
 
 
 def _read(path: Path) -> dict[str, Any]:

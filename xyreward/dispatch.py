@@ -20,9 +20,9 @@ import os
 import random
 import threading
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 from aiolimiter import AsyncLimiter
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
@@ -30,7 +30,6 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 from xyreward.errors import ConfigError
 from xyreward.judges.calls import CallError, JudgeStopped, Reply
 
-T = TypeVar("T")
 Send = Callable[[float], Awaitable[Reply]]
 """Sends once; its argument is the most seconds to wait. See `judges.calls.Endpoint.send`."""
 
@@ -111,11 +110,15 @@ class Attempts(Protocol):
 
     Each `reserve` that returns is followed by exactly one of the other three, whatever happens:
     also when the call is cancelled, times out, or another call has stopped the run. A method may be
-    plain or a coroutine; a coroutine is run to its end even if the call is cancelled meanwhile.
+    plain or a coroutine; the other three are run to their end even if the call is cancelled meanwhile.
     """
 
     def reserve(self) -> Awaitable[None] | None:
-        """Before a sending: set its worst case aside. Raise CallError("over_budget") to forbid it."""
+        """Before a sending: set its worst case aside. Raise CallError("over_budget") to forbid it.
+
+        It may wait until others give something back. It is cancelled with its call and at a stop, and
+        must then have set nothing aside.
+        """
         ...
 
     def received(self, reply: Reply) -> Awaitable[None] | None:
@@ -172,7 +175,7 @@ class Dispatcher:
     together may reach twice the limits.
 
     After a JudgeStopped nothing is sent any more, in no loop: calls in flight may still end, all
-    others raise JudgeStopped.
+    others raise a JudgeStopped whose cause is the first one.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -254,43 +257,6 @@ class Dispatcher:
                 continue
 
 
-async def collect(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run together, results in order; like asyncio.gather, but no task outlives it.
-
-    At a JudgeStopped it waits for the calls in flight, whose replies are paid for, and then raises it
-    once: the first that came. At any other exception, or when cancelled, it cancels all and waits.
-    """
-    tasks: list[asyncio.Task[T]] = []
-    stopped: BaseException | None = None
-    try:
-        tasks += map(asyncio.ensure_future, work)
-        pending = set(tasks)
-        while pending:
-            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
-            errors = [error for error in map(_error_of, done) if error is not None]
-            for error in errors:
-                if not isinstance(error, JudgeStopped):
-                    raise error
-            # Calls that another one stopped name its JudgeStopped as their cause.
-            errors.sort(key=lambda error: isinstance(error.__cause__, JudgeStopped))
-            stopped = stopped or next(iter(errors), None)
-    finally:
-        for task in tasks:
-            task.cancel()
-        while not all(task.done() for task in tasks):  # also if one cancels again
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait(tasks)
-        for task in tasks:
-            _error_of(task)
-    if stopped is not None:
-        raise stopped
-    return [task.result() for task in tasks]
-
-
-def _error_of(task: asyncio.Future[Any]) -> BaseException | None:
-    return asyncio.CancelledError() if task.cancelled() else task.exception()
-
-
 @dataclass(slots=True)
 class _Counts:
     attempts: int = 0
@@ -334,6 +300,7 @@ class _Loop:
         self._tokens = _per_minute(limits.tokens_per_minute, limits.processes, whole=False)
         self._turn = asyncio.Lock()
         self._asleep: set[asyncio.Future[None]] = set()
+        """Whatever a stop is to interrupt: waits, and reservations that wait for others."""
         # Not the module's generator: a retry must not shift the random numbers of a seeded training.
         self._random = random.Random()  # noqa: S311
         self._seconds: deque[list[int]] = deque(maxlen=30)
@@ -367,8 +334,7 @@ class _Loop:
         """After a stop: whoever waits looks up and finds it."""
         self.places.turn_away()
         for sleeper in self._asleep:
-            if not sleeper.done():
-                sleeper.set_result(None)
+            sleeper.cancel()
 
     def replies_per_s(self) -> float:
         if not self._seconds:
@@ -390,15 +356,29 @@ class _Loop:
             # The places are kept through a pause, so that no more rush in at its end than they are.
             while (seconds := self.places.paused_s()) > 0:
                 await self._sleep(seconds)
-            cancelled = await _to_the_end(job.attempts.reserve())
-            if cancelled or self._owner._stopped:
-                await _to_the_end(job.attempts.released())
-                if cancelled:
-                    raise asyncio.CancelledError
-                self._check_stopped()
+            await self._reserve(job)
             return await self._send(job, clock)
         finally:
             self.places.leave()
+
+    async def _reserve(self, job: _Job) -> None:
+        work = job.attempts.reserve()
+        if work is None:
+            return
+        task = asyncio.ensure_future(work)
+        self._asleep.add(task)
+        try:
+            await task
+        except asyncio.CancelledError:
+            if not task.cancelled() and task.exception() is None:  # it was just done
+                await _to_the_end(job.attempts.released())
+            self._check_cancelled()
+            raise
+        finally:
+            self._asleep.discard(task)
+        if self._owner._stopped:
+            await _to_the_end(job.attempts.released())
+            self._check_stopped()
 
     async def _send(self, job: _Job, clock: asyncio.Timeout) -> Reply:
         now = self._loop.time()
@@ -436,7 +416,7 @@ class _Loop:
                 clock.reschedule(None)  # it is in time, even if its bookkeeping takes a moment
             self.counts.replies += 1
             self._tick(now)
-            self.places.succeeded()
+            self.places.succeeded(window)
             if await _to_the_end(job.attempts.received(reply)):
                 raise asyncio.CancelledError
             return reply
@@ -479,10 +459,19 @@ class _Loop:
         self._asleep.add(sleeper)
         try:
             await sleeper
+        except asyncio.CancelledError:
+            self._check_cancelled()
+            raise
         finally:
             timer.cancel()
             self._asleep.discard(sleeper)
         self._check_stopped()
+
+    def _check_cancelled(self) -> None:
+        """After a CancelledError: raise JudgeStopped where `wake_all` and nobody else cancelled."""
+        this = asyncio.current_task()
+        if this is None or not this.cancelling():
+            self._check_stopped()
 
     def _check_stopped(self) -> None:
         stopped = self._owner._stopped
@@ -567,7 +556,7 @@ class _Places:
         self._limit = self._start
         self._steep_until = self._most
         self.window = 0
-        """Changes with each halving and pause: refusals of earlier windows say nothing new."""
+        """Changes with each halving and pause: what was sent before says nothing about now."""
         self.taken = 0
         self._again: deque[asyncio.Future[bool]] = deque()
         self._fresh: deque[asyncio.Future[bool]] = deque()
@@ -607,7 +596,9 @@ class _Places:
         while self.taken < self.allowed and self.waiting:
             self._give((self._again or self._fresh).popleft())
 
-    def succeeded(self) -> None:
+    def succeeded(self, window: int) -> None:
+        if window != self.window:
+            return
         self._pauses_in_a_row = 0
         if self.taken >= self.allowed:  # places that nobody used prove nothing
             step = 1.0 if self._limit < self._steep_until else 1.0 / self._limit

@@ -22,15 +22,31 @@ from collections.abc import Sequence
 from typing import Any
 
 
+def told(error: BaseException) -> str:
+    """Another library's error on one line: its class and what it says, at most 300 characters."""
+    text = " ".join(str(error).split())
+    text = f"{text[:297]}..." if len(text) > 300 else text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 class XYRewardError(Exception):
     """Base class: catch this for everything that xyreward raises on purpose."""
+
+    def __str__(self) -> str:
+        # Messages quote names of files, columns and items, and are read in terminals.
+        return "\n".join(map(printable, super().__str__().split("\n")))
+
+
+def printable(text: str) -> str:
+    """A text with what a terminal obeys or hides (escapes, line ends, bidi marks) as Python's escapes."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class DataError(XYRewardError, ValueError):
     """Items or answers from outside are malformed."""
 
     def __init__(self, problems: Sequence[str], *, shown: int = 20) -> None:
-        self.problems = list(problems)
+        self.problems = [printable(problem) for problem in problems]
         """One line per problem: file, row, field, what was found, what was expected."""
         more = len(self.problems) - shown
         tail = f"\n  ... and {more} more (all in `.problems`)" if more > 0 else ""
@@ -51,7 +67,7 @@ class LeakError(XYRewardError, ValueError):
 
     def __init__(self, message: str, offending: Sequence[str] = ()) -> None:
         self.offending = list(offending)
-        """Ids of the training items that overlap with held-out ones."""
+        """Ids of the items that are on both sides."""
         super().__init__(message)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from xyreward.config import EvaluationPart
+from xyreward.config import PARTS, EvaluationPart
 from xyreward.items import AnswerKind, Item, ItemKind, Reference
 from xyreward.judges import Judge, load_judge
 from xyreward.policy import LogProb, Policy
@@ -28,7 +28,6 @@ from xyreward.reward import Reward
 from xyreward.scoring import Score, score
 from xyreward.stats import Estimate, mean
 
-PARTS: tuple[EvaluationPart, ...] = ("writing", "preference", "picking")
 OPTIONS = ("A", "B")
 
 PICKING_PROMPT = """Someone asked an assistant:

@@ -40,11 +40,14 @@ AnswerKind = Literal[
     "wrong_goal",
     "direct",
     "overcorrecting",
+    "attempt",
 ]
 ANSWER_KINDS: tuple[AnswerKind, ...] = get_args(AnswerKind)
 
 CONTROL_KINDS: frozenset[AnswerKind] = frozenset({"direct", "overcorrecting"})
-XY_KINDS: frozenset[AnswerKind] = frozenset(ANSWER_KINDS) - CONTROL_KINDS
+BOTH_KINDS: frozenset[AnswerKind] = frozenset({"attempt"})
+"""Of either kind of item: an answer without a usable solution, whether it tries or wanders."""
+XY_KINDS: frozenset[AnswerKind] = frozenset(ANSWER_KINDS) - CONTROL_KINDS - BOTH_KINDS
 
 DEFAULT_LABELS: Mapping[AnswerKind, Labels] = MappingProxyType(
     {
@@ -59,6 +62,7 @@ DEFAULT_LABELS: Mapping[AnswerKind, Labels] = MappingProxyType(
         "wrong_goal": Labels(False, False, "neither", False),
         "direct": Labels(True, True, "stated", False),
         "overcorrecting": Labels(False, False, "neither", True),
+        "attempt": Labels(False, False, "stated", False),
     }
 )
 """The labels that a kind of answer has unless its text departs from them."""
@@ -202,7 +206,7 @@ class Item(_Frozen):
     ) -> tuple[Reference, ...]:
         if "kind" not in info.data:
             return references
-        allowed = CONTROL_KINDS if info.data["kind"] == "control" else XY_KINDS
+        allowed = (CONTROL_KINDS if info.data["kind"] == "control" else XY_KINDS) | BOTH_KINDS
         wrong = {r.kind for r in references if r.kind is not None} - allowed
         if wrong:
             raise ValueError(

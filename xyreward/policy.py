@@ -1,21 +1,22 @@
 """The model under training or evaluation: load it, let it answer, ask it how likely answers are.
 
-Names: `embedded:smollm2-135m`, a folder or hub name of a model, a folder or hub name of a peft adapter.
-
-Not here: training (TRL's trainers, see `recipes/`); judging (`judges/`).
+Not here: what a policy's name may be and where it lies (`locate.py`); training (TRL's trainers, see
+`recipes/`); judging (`judges/`).
 """
 
 from __future__ import annotations
 
-import json
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xyreward.embedded import POLICY_NAME, policy_dir
-from xyreward.errors import ConfigError, HubUnreachable, MissingDependency
+from xyreward.embedded import POLICY_NAME
+from xyreward.errors import ConfigError, MissingDependency, told
+from xyreward.locate import base_of_adapter, folder_of, is_adapter, mark_in
 
 Messages = Sequence[Mapping[str, str]]
 Progress = Callable[[int], object]
@@ -282,12 +283,12 @@ def load_policy(
     """Load a policy.
 
     Args:
-        name: see the module's docstring.
+        name: see `locate.py`.
         revision: commit of a hub model or adapter.
         dtype: of the weights; `auto` is float32 on CPU and MPS and bfloat16 on a CUDA device that has it.
         device: `cpu`, `cuda`, `cuda:1`, `mps`; None takes what is there.
         chat_template_kwargs: for models whose template has switches, e.g. `enable_thinking`. None: what
-            the adapter was trained with, else none.
+            it was trained with where a recipe trained it, else none.
         trainable: load an adapter so that training can go on with it.
 
     Raises:
@@ -306,21 +307,24 @@ def load_policy(
     device = device or default_device()
     if dtype == "auto":
         dtype = "bfloat16" if device.startswith("cuda") and bf16_is_fast("cuda") else "float32"
-    adapter = is_adapter(name)
-    folder = _folder(name, revision)
-    base = base_of_adapter(folder) if adapter else Base(folder)
-    base_folder = _folder(base.name, base.revision)
-    kwargs = base.chat_template_kwargs if chat_template_kwargs is None else chat_template_kwargs
+    adapter = is_adapter(name, revision)
+    folder = folder_of(name, revision)
+    mark = base_of_adapter(folder) if adapter else mark_in(folder)
+    base_folder = folder_of(mark.name, mark.revision) if adapter and mark else folder
+    kwargs = chat_template_kwargs
+    if kwargs is None:
+        kwargs = mark.chat_template_kwargs if mark else {}
     has_tokenizer = adapter and (Path(folder) / "tokenizer_config.json").exists()
-    try:
+    with _loading(name, base_folder):
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             folder if has_tokenizer else base_folder
         )
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            base_folder, dtype=getattr(torch, dtype)
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(
+            base_folder, dtype=getattr(torch, dtype), output_loading_info=True
         )
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"policy {name!r}: cannot be loaded from {base.name}: {error}") from error
+        if absent := sorted(info["missing_keys"]):
+            # transformers only warns, and fills them with random numbers.
+            raise ValueError(f"{len(absent)} weights are not in its files: {', '.join(absent[:3])}")
     if adapter:
         try:
             from peft import PeftModel
@@ -328,7 +332,9 @@ def load_policy(
             raise MissingDependency(
                 f"{name} is an adapter and needs peft: pip install 'xyreward[train]'"
             ) from None
-        model = PeftModel.from_pretrained(model, folder, is_trainable=trainable)
+        with _loading(name, folder), warnings.catch_warnings():
+            warnings.filterwarnings("error", message="Found missing adapter keys")
+            model = PeftModel.from_pretrained(model, folder, is_trainable=trainable)
     _check_template(name, tokenizer.chat_template, kwargs)
     return Policy(
         name=name,
@@ -337,6 +343,22 @@ def load_policy(
         chat_template_kwargs=dict(kwargs),
         adapter=adapter,
     )
+
+
+@contextmanager
+def _loading(name: str, folder: str) -> Iterator[None]:
+    """Errors of a damaged or unfit model, which come from five libraries, on one line."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingDependency(
+            f"policy {name!r}: loading it needs a package that is not there ({told(error)})"
+        ) from error
+    except Exception as error:
+        raise ConfigError(
+            f"policy {name!r}: cannot be loaded from {folder} ({told(error)}). If it is damaged, fetch or "
+            "save it again"
+        ) from error
 
 
 def _check_template(name: str, template: Any, kwargs: Mapping[str, Any]) -> None:
@@ -358,119 +380,6 @@ def _check_template(name: str, template: Any, kwargs: Mapping[str, Any]) -> None
         raise ConfigError(
             f"{name}: chat_template_kwargs has {', '.join(unused)}, which its chat template does not use"
         )
-
-
-def _folder(name: str, revision: str | None) -> str:
-    """Where a model or adapter lies on this machine; a hub's is fetched, at its revision.
-
-    Everything is loaded from folders, also by TRL, which reloads the reference model by its path and
-    would take the newest revision of a name.
-
-    Raises:
-        HubUnreachable: a hub name that is neither cached nor reachable.
-        ConfigError: no such model or revision on the hub.
-    """
-    if name == POLICY_NAME:
-        return str(policy_dir())
-    if Path(name).is_dir():
-        return name
-    import huggingface_hub as hub
-
-    try:
-        return str(hub.snapshot_download(name, revision=revision, etag_timeout=5))
-    except (hub.errors.RepositoryNotFoundError, hub.errors.RevisionNotFoundError) as error:
-        raise ConfigError(
-            f"policy {name!r}: no such model, or no revision {revision!r}, on the hub "
-            f"({type(error).__name__})"
-        ) from None
-    except Exception as error:  # the hub client raises its HTTP library's own classes
-        raise HubUnreachable(
-            f"policy {name!r}: it is not in the hub cache and the hub cannot be reached "
-            f"({type(error).__name__}); fetch it where there is a network (hf download {name} "
-            f"--local-dir DIR) and pass DIR, or use {POLICY_NAME!r}"
-        ) from error
-
-
-def is_adapter(name: str) -> bool:
-    """Whether a policy's name is that of an adapter. Loads nothing, so it serves as an early check.
-
-    Raises:
-        ConfigError: a name that is neither a folder with a model or an adapter nor a hub name.
-    """
-    if name == POLICY_NAME:
-        return False
-    if name.startswith("embedded:"):
-        raise ConfigError(f"policy {name!r} is not known; the embedded one is {POLICY_NAME!r}")
-    folder = Path(name)
-    if folder.is_dir():
-        if (folder / "adapter_config.json").is_file():
-            return True
-        if (folder / "config.json").is_file():
-            return False
-        raise ConfigError(
-            f"policy {name!r}: the folder has neither config.json nor adapter_config.json"
-        )
-    if name.count("/") != 1 or name.startswith((".", "/", "~")):
-        raise ConfigError(
-            f"policy {name!r}: no such folder, and not a hub name (owner/name); "
-            f"the embedded model is {POLICY_NAME!r}"
-        )
-    return _hub_has_adapter(name)
-
-
-def _hub_has_adapter(name: str) -> bool:
-    try:
-        from transformers.utils import cached_file
-    except ImportError as error:
-        raise MissingDependency(
-            f"loading a model needs {error.name}: pip install 'xyreward[local]'"
-        ) from None
-    found = cached_file(
-        name,
-        "adapter_config.json",
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-        _raise_exceptions_for_gated_repo=False,
-    )
-    return found is not None
-
-
-MARK = "xyreward.json"
-"""Beside an adapter that a recipe trained: on what, as `Base`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Base:
-    """The model that an adapter belongs to, and how its prompts were rendered."""
-
-    name: str
-    """A policy's name. That of the embedded policy stands for a folder that differs between machines."""
-    revision: str | None = None
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-
-
-def base_of_adapter(folder: str) -> Base:
-    """The base of an adapter: what the recipe that trained it wrote down, else what peft did.
-
-    Raises:
-        ConfigError: neither names one.
-    """
-    mark = Path(folder) / MARK
-    if mark.is_file():
-        return Base(**json.loads(mark.read_text("utf-8")))
-    config = json.loads((Path(folder) / "adapter_config.json").read_text("utf-8"))
-    if not config.get("base_model_name_or_path"):
-        raise ConfigError(f"policy {folder!r}: adapter_config.json names no base model")
-    return Base(str(config["base_model_name_or_path"]), config.get("revision"))
-
-
-def base_of(name: str, revision: str | None, chat_template_kwargs: Mapping[str, Any]) -> Base:
-    """The base of an adapter that is trained on this policy: the policy, or its own base."""
-    if is_adapter(name):
-        return replace(
-            base_of_adapter(_folder(name, revision)), chat_template_kwargs=chat_template_kwargs
-        )
-    return Base(name, revision, chat_template_kwargs)
 
 
 def visible(text: str) -> str:

@@ -161,7 +161,7 @@ class Prices:
         unique_tokens: int,
         output_tokens: int,
         cached: bool,
-        cache_writes: int = 8,
+        cache_writes: int = 1,
         batch: bool = False,
     ) -> float | None:
         """US dollars for many calls with the same prefix. None where the price is unknown.
@@ -172,9 +172,9 @@ class Prices:
             prefix_tokens: of the part that all calls share.
             unique_tokens: of the rest of one call's input.
             output_tokens: of one reply, thinking included.
-            cached: whether the prefix is cached. It is then written by the calls that start together,
-                before any reply has come, and read by all others.
-            cache_writes: how many start together; also once per pause of over 5 minutes.
+            cached: whether the prefix is cached: written by the first calls and read by all others.
+            cache_writes: how many calls begin before any reply has come, and one for each pause of over
+                5 minutes.
             batch: at the price of message batches.
         """
         writes = min(calls, cache_writes) if cached else 0

@@ -9,18 +9,20 @@ Not here: the training itself, which is TRL's.
 from __future__ import annotations
 
 import gc
+import importlib.util
 import json
 import math
 import os
 import re
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from xyreward import report as reports
 from xyreward.config import (
@@ -30,28 +32,33 @@ from xyreward.config import (
     PolicyConfig,
     Recipe,
     check_keys,
+    check_limits,
 )
+from xyreward.embedded import POLICY_NAME
 from xyreward.errors import (
     ConfigError,
     DataError,
+    LeakError,
     MissingDependency,
     RunFolderError,
     XYRewardError,
+    told,
 )
 from xyreward.evaluation import Evaluation, Row, evaluate
 from xyreward.items import Item, items_hash
 from xyreward.judges import load_judge
 from xyreward.loading import bundled_splits, load_items
-from xyreward.pairs import PairSet, build_pairs
-from xyreward.policy import (
+from xyreward.locate import (
     MARK,
-    Policy,
-    base_of,
-    bf16_is_fast,
-    default_device,
+    fingerprint,
     is_adapter,
-    load_policy,
+    mark_of_training,
+    short_hash,
+    trained_on,
 )
+from xyreward.pairs import PairSet, build_pairs
+from xyreward.policy import Policy, bf16_is_fast, default_device, load_policy
+from xyreward.rehearsal import culprits, rehearse
 from xyreward.runs import RunFolder
 from xyreward.splits import Splits, assign_splits, check_no_overlap
 
@@ -81,6 +88,36 @@ DPO_LOSSES = frozenset(
 )  # fmt: skip
 """What `loss_type` may hold in TRL 1.16, which looks at it in the first step of training only."""
 
+DPO_LIMITS: Mapping[str, str] = {
+    "adam_beta1": "[0, 1)",
+    "adam_beta2": "[0, 1)",
+    "adam_epsilon": "(0, inf)",
+    "beta": "(0, inf)",
+    "dataloader_num_workers": "[0, inf)",
+    "gradient_accumulation_steps": "[1, inf)",
+    "label_smoothing": "[0, 0.5)",
+    "ld_alpha": "[0, 1]",
+    "learning_rate": "[0, inf)",
+    "logging_steps": "(0, inf)",
+    "max_grad_norm": "[0, inf]",
+    "max_length": "[2, inf)",
+    "max_steps": "[-1, inf)",
+    "num_train_epochs": "(0, inf)",
+    "per_device_train_batch_size": "[1, inf)",
+    "save_steps": "(0, inf)",
+    "warmup_steps": "[0, inf)",
+    "weight_decay": "[0, inf)",
+}
+LORA_LIMITS: Mapping[str, str] = {
+    "r": "[1, inf)",
+    "lora_alpha": "(0, inf)",
+    "lora_dropout": "[0, 1)",
+}
+"""Numbers that TRL, peft or torch take without a word, or refuse in words that name no key."""
+
+LORA_STARTS = (True, False, "gaussian", "eva", "orthogonal")
+"""Values of `init_lora_weights` that leave the policy's own weights alone."""
+
 
 def use_huge_pages() -> None:
     """Let PyTorch put large CPU tensors on huge pages (Linux; elsewhere nothing reads the variable).
@@ -97,14 +134,41 @@ def plain_errors() -> Iterator[None]:
     """Show an error of ours as its message: what was found, what was expected, what to do next.
 
     A traceback through five libraries helps nobody who mistyped a key. XYREWARD_TRACEBACK=1 shows it.
+
+    Announcements of other libraries to change something one day are no errors of a recipe, also where
+    PYTHONWARNINGS or `-W error` makes errors of them: whoever runs a recipe cannot mend those libraries,
+    and one of them warns at nearly every start.
     """
+    if any(action == "error" for action, *_ in warnings.filters):
+        for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning):
+            warnings.filterwarnings("default", category=category)
     try:
         yield
     except (XYRewardError, FileNotFoundError) as error:
-        if os.environ.get("XYREWARD_TRACEBACK"):
-            raise
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201  # this is the output
-        raise SystemExit(2) from None
+        said = f"{type(error).__name__}: {error}"
+        _end(said, error)
+    except ImportError as error:
+        _end(f"MissingDependency: {told(error)}. Try: pip install 'xyreward[train]'", error)
+    except Warning as error:
+        _end(
+            f"{told(error)}. It is a warning that PYTHONWARNINGS or -W made an error; leave that out",
+            error,
+        )
+
+
+def _end(said: str, error: Exception) -> NoReturn:
+    if os.environ.get("XYREWARD_TRACEBACK"):
+        raise error
+    with suppress(OSError):  # nobody listens any more
+        print(reports.printable(said), file=sys.stderr)  # noqa: T201  # this is the output
+    raise SystemExit(2) from None
+
+
+def check_installed(*packages: str) -> None:
+    """Raise MissingDependency with all packages that are not there, before one is missed late."""
+    absent = [name for name in packages if importlib.util.find_spec(name) is None]
+    if absent:
+        raise MissingDependency(f"recipes need {', '.join(absent)}: pip install 'xyreward[train]'")
 
 
 @dataclass(frozen=True)
@@ -129,7 +193,8 @@ def load_data(config: Recipe) -> Data:
 
     Raises:
         DataError: see `load_items`; also: ids that occur in two sources, or nothing to evaluate.
-        LeakError: see `check_no_overlap`.
+        LeakError: see `check_no_overlap`; also: what would be evaluated is what a recipe has trained the
+            policy on.
     """
     items: list[Item] = []
     sources = []
@@ -162,7 +227,22 @@ def load_data(config: Recipe) -> Data:
     if config.evaluation.parts and not held_out:
         raise DataError([f"no item is on the {config.evaluation.split} side: nothing to evaluate"])
     check_no_overlap(train, [*splits.select(items, "dev"), *splits.select(items, "test")])
-    return Data(tuple(train), tuple(_limited(held_out, config.evaluation)), splits, tuple(sources))
+    evaluated = _limited(held_out, config.evaluation) if config.evaluation.parts else []
+    _check_not_trained_on(config.policy, evaluated)
+    return Data(tuple(train), tuple(evaluated), splits, tuple(sources))
+
+
+def _check_not_trained_on(policy: PolicyConfig, evaluated: Sequence[Item]) -> None:
+    """Splits can differ between a policy's training and its evaluation; its mark knows."""
+    seen = trained_on(policy.model, policy.revision)
+    offending = [item.id for item in evaluated if short_hash(item.content_hash) in seen]
+    if offending:
+        raise LeakError(
+            f"policy {policy.model!r} was trained on {len(offending)} of the {len(evaluated)} items that it "
+            f"would be evaluated on: {', '.join(offending[:10])}{', ...' if len(offending) > 10 else ''}. "
+            "Evaluate with the sides of its training (splits_lock: the splits.json of its run folder)",
+            offending,
+        )
 
 
 def _source(name: str, items: Sequence[Item]) -> str:
@@ -200,12 +280,8 @@ class Run:
     """One run of a recipe: its folder, its place among the processes, its clock."""
 
     def __init__(self, config: Recipe, arguments: Arguments) -> None:
-        try:
-            from accelerate import PartialState
-        except ImportError as error:
-            raise MissingDependency(
-                f"recipes need {error.name}: pip install 'xyreward[train]'"
-            ) from None
+        from accelerate import PartialState
+
         self.config = config
         self.arguments = arguments
         self.state: Any = PartialState(cpu=default_device() == "cpu")
@@ -217,6 +293,10 @@ class Run:
         self.is_main: bool = self.state.is_main_process
         self.folder = RunFolder(Path(config.output_dir))
         self.on_main(self._open)
+        if self.folder.changed:
+            self.say(
+                f"== training with other settings than before: {'; '.join(self.folder.changed)}"
+            )
 
     def _open(self) -> None:
         self.folder = RunFolder.open(
@@ -251,6 +331,7 @@ class Run:
             return
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
         # A closed pipe, a full disk behind stdout or an ASCII terminal must not end a run of hours.
+        text = reports.printable(text)
         with suppress(OSError):
             print(text.encode(encoding, "replace").decode(encoding), flush=True)  # noqa: T201
 
@@ -268,13 +349,14 @@ class Run:
             self.folder.write(name, text)
 
     def record_data(self, data: Data, pairs: PairSet | None = None) -> dict[str, Any]:
-        """Write down what is trained and evaluated on, with hashes. Returns the same as facts.
+        """Write down what is trained and evaluated, on what, with hashes. Returns the same as facts.
 
         Raises:
-            RunFolderError: the run that is resumed had other data. What its checkpoint was trained on
-                could be among what would be evaluated now.
+            RunFolderError: the run that is resumed had other data or another policy. What its checkpoint
+                was trained on could be among what would be evaluated now.
         """
         facts: dict[str, Any] = {
+            "policy hash": self.on_main(self._fingerprint),
             "sources": list(data.sources),
             "train items": len(data.train),
             "held-out items": len(data.held_out),
@@ -293,17 +375,28 @@ class Run:
         self.on_main(lambda: self._write_data(facts, data, pairs))
         return facts
 
+    def _fingerprint(self) -> str:
+        wanted: PolicyConfig = self.config.policy
+        return fingerprint(wanted.model, wanted.revision)
+
     def _write_data(self, facts: Mapping[str, Any], data: Data, pairs: PairSet | None) -> None:
         kept = self.folder.read("data.json")
         if kept is not None:
-            old = json.loads(kept)
-            differing = [key for key in {**old, **facts} if old.get(key) != facts.get(key)]
+            try:
+                old = dict(json.loads(kept))
+            except (ValueError, TypeError, RecursionError) as error:
+                raise self.folder.damaged("data.json", error) from None
+            differing = [
+                key
+                for key in {**old, **facts}
+                if old.get(key) != facts.get(key)
+                and (self.folder.trained or not key.startswith("pairs"))
+            ]
             if differing:
                 raise RunFolderError(
-                    f"{self.folder.path}: the run that is resumed had other data; "
+                    f"{self.folder.path}: the run that is resumed had other data or another policy; "
                     + "; ".join(f"{k} was {old.get(k)}, is {facts.get(k)}" for k in differing)
-                    + ". Restore the data (splits_lock keeps sides stable), or choose another "
-                    "--output-dir."
+                    + ". Restore them (splits_lock keeps sides stable), or choose another --output-dir."
                 )
         if pairs is not None:
             rows = (json.dumps(pair.as_row(), ensure_ascii=False) + "\n" for pair in pairs.pairs)
@@ -336,7 +429,7 @@ class Run:
         config = self.config.evaluation
         if not config.parts:
             return None
-        kept = self.on_main(lambda: self.folder.read(f"{name}.jsonl"))
+        kept = self.on_main(lambda: self._kept(name, data))
         if kept is not None:
             self.say(f"== evaluation {name}: kept from before")
             return Evaluation.from_jsonl(kept)
@@ -355,6 +448,20 @@ class Run:
             result = self._gather(part, data.held_out)
         self.write(f"{name}.jsonl", result.to_jsonl())
         return result
+
+    def _kept(self, name: str, data: Data) -> str | None:
+        """The text of an evaluation that a stopped run finished, once it is known to be whole."""
+        file = f"{name}.jsonl"
+        text = self.folder.read(file)
+        if text is None:
+            return None
+        try:
+            ids = [row.item_id for row in Evaluation.from_jsonl(text).rows]
+            if ids != [item.id for item in data.held_out]:
+                raise ValueError(f"{len(ids)} rows that are not the {len(data.held_out)} items")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise self.folder.damaged(file, error) from None
+        return text
 
     def _gather(self, part: Evaluation, items: Sequence[Item]) -> Evaluation:
         if self.state.num_processes == 1:
@@ -431,10 +538,19 @@ def check_before_evaluation(config: Recipe) -> None:
     """What can be wrong with an evaluation and shows without loading the policy.
 
     Raises:
-        ConfigError: a policy that does not exist.
+        ConfigError: a policy that does not exist, a revision of what has none.
+        HubUnreachable: a policy that is neither on this machine nor to be had.
         JudgeError, MissingDependency: the judge cannot be loaded.
     """
-    is_adapter(config.policy.model)
+    policy = config.policy
+    check_installed("accelerate", "scipy", "torch", "transformers")
+    if is_adapter(policy.model, policy.revision):
+        check_installed("peft")
+    if policy.revision and (policy.model == POLICY_NAME or Path(policy.model).is_dir()):
+        raise ConfigError(
+            f"policy.revision: is {policy.revision!r}, but {policy.model!r} is no hub name and has none; "
+            "take it out"
+        )
     if "writing" in config.evaluation.parts:
         load_judge(config.evaluation.judge)
 
@@ -445,29 +561,36 @@ def check_before_evaluation(config: Recipe) -> None:
 def dpo_settings(config: DPORecipe, path: Path) -> tuple[Any, Any]:
     """TRL's DPOConfig and peft's LoraConfig (or None) of a configuration, fitted to the machine.
 
-    Finds everything about the configuration that can be wrong and shows without loading a model.
+    Finds everything about the configuration that can be wrong and shows without loading a model: one
+    step is rehearsed on a toy (`rehearsal.py`).
 
     Raises:
         ConfigError: unknown keys or impossible values of `dpo` or `lora`, a policy that does not exist,
             `lora` for a policy that is an adapter already.
         JudgeError, MissingDependency: the judge cannot be loaded.
     """
-    try:
-        from peft import LoraConfig
-        from trl import DPOConfig
-    except ImportError as error:
-        raise MissingDependency(
-            f"recipes need {error.name}: pip install 'xyreward[train]'"
-        ) from None
-    check_keys(path, "dpo", config.dpo, DPOConfig, SET_BY_RECIPE)
+    check_installed("accelerate", "datasets", "peft", "scipy", "torch", "transformers", "trl")
+    from peft import LoraConfig
+    from trl import DPOConfig
+
+    losses = config.dpo.get("loss_type", ["sigmoid"])
+    given = {**config.dpo, "loss_type": [losses] if isinstance(losses, str) else losses}
+    check_keys(path, "dpo", given, DPOConfig, SET_BY_RECIPE)
     check_keys(path, "lora", config.lora or {}, LoraConfig, {})
-    losses = config.dpo.get("loss_type", [])
-    for loss in [losses] if isinstance(losses, str) else losses:
-        if loss not in DPO_LOSSES:
-            raise ConfigError(
-                f"{path}: dpo.loss_type: {loss!r}, expected some of {', '.join(sorted(DPO_LOSSES))}"
-            )
-    if is_adapter(config.policy.model) and config.lora is not None:
+    check_limits(path, "dpo", config.dpo, DPO_LIMITS)
+    check_limits(path, "lora", config.lora or {}, LORA_LIMITS)
+    if not given["loss_type"] or not DPO_LOSSES.issuperset(given["loss_type"]):
+        raise ConfigError(
+            f"{path}: dpo.loss_type: is {losses!r}, expected some of {', '.join(sorted(DPO_LOSSES))}"
+        )
+    start = (config.lora or {}).get("init_lora_weights", True)
+    if start not in LORA_STARTS:
+        raise ConfigError(
+            f"{path}: lora.init_lora_weights: is {start!r}, expected one of "
+            f"{', '.join(map(str, LORA_STARTS))}; it changes the policy's own weights, and then neither "
+            "DPO's reference nor the saved adapter belongs to the policy any more"
+        )
+    if config.lora is not None and is_adapter(config.policy.model, config.policy.revision):
         raise ConfigError(
             f"{path}: policy {config.policy.model!r} is an adapter, and training goes on with it as it "
             "is; set lora: null (a new adapter on top of an old one could not be loaded alone)"
@@ -484,11 +607,71 @@ def dpo_settings(config: DPORecipe, path: Path) -> tuple[Any, Any]:
         "seed": config.seed,
         "use_cpu": device == "cpu",
     }
+    adapter = None if config.lora is None else {"task_type": "CAUSAL_LM", **config.lora}
+    keys = [f"dpo.{key}" for key in config.dpo] + [f"lora.{key}" for key in config.lora or {}]
+    for attempt in (rehearse, _construct):
+        if (error := attempt(settings, adapter)) is not None:
+            found = " or ".join(culprits(settings, adapter, keys, attempt)) or "dpo"
+            raise ConfigError(f"{path}: {found}: {told(error)}") from error
+    return DPOConfig(**settings), None if adapter is None else LoraConfig(**adapter)
+
+
+def _construct(dpo: Mapping[str, Any], lora: Mapping[str, Any] | None) -> Exception | None:
+    from peft import LoraConfig
+    from trl import DPOConfig
+
     try:
-        lora = LoraConfig(**{"task_type": "CAUSAL_LM", **config.lora}) if config.lora else None
-        return DPOConfig(**settings), lora
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+        DPOConfig(**dpo)
+        LoraConfig(**(lora or {}))
+    except Exception as error:  # whatever a library finds wrong with it
+        return error
+    return None
+
+
+@contextmanager
+def building(run: Run, policy: Policy) -> Iterator[None]:
+    """Around the building of the trainer: its errors are those of a configuration, on one line.
+
+    The trainer is built before anything is evaluated, so that a module name that the policy does not
+    have costs seconds and leaves a run folder that takes the corrected configuration.
+    """
+    try:
+        yield
+    except XYRewardError:
+        raise
+    except Exception as error:  # of any of five libraries
+        found = " or ".join(_lora_culprits(run.config, policy)) or "the trainer cannot be built"
+        raise ConfigError(f"{run.arguments.path}: {found}: {told(error)}") from error
+
+
+def _lora_culprits(config: Recipe, policy: Policy) -> list[str]:
+    """Keys of `lora` that do not fit this policy, found on its architecture without its weights."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    given: dict[str, Any] | None = getattr(config, "lora", None)
+
+    def fits(arguments: Mapping[str, Any]) -> bool:
+        try:
+            with torch.device("meta"):
+                get_peft_model(type(policy.model)(policy.model.config), LoraConfig(**arguments))
+        except Exception:  # whatever the build failed with
+            return False
+        return True
+
+    if given is None or fits(given):
+        return []
+    return [f"lora.{key}" for key in given if fits({k: v for k, v in given.items() if k != key})]
+
+
+@contextmanager
+def as_loaded(trainer: Any, lora: Any) -> Iterator[None]:
+    """The policy as it was loaded, although `trainer` has already attached a new adapter to it.
+
+    TRL's own reference model is the same: the policy with its new adapter switched off.
+    """
+    with trainer.model.disable_adapter() if lora is not None else nullcontext():
+        yield
 
 
 def rows(pairs: PairSet, policy: Policy) -> list[dict[str, Any]]:
@@ -531,8 +714,13 @@ def fit_to_length(pairs: PairSet, policy: Policy, max_length: int | None) -> Pai
     return replace(pairs, pairs=tuple(kept), dropped=dict(dropped), cut=cut)
 
 
-def fit(run: Run, trainer: Any, policy: Policy) -> tuple[Path, dict[str, Any]]:
+def fit(
+    run: Run, trainer: Any, policy: Policy, pairs: PairSet, data: Data
+) -> tuple[Path, dict[str, Any]]:
     """Train `policy` with `trainer`, from the last checkpoint where there is one, and save the result.
+
+    Beside every adapter or model that is saved, checkpoints included, lies a mark of what it was trained
+    on (`locate.Mark`).
 
     Returns:
         The folder of the adapter (or of the model, where all weights were trained), and facts.
@@ -542,8 +730,20 @@ def fit(run: Run, trainer: Any, policy: Policy) -> tuple[Path, dict[str, Any]]:
     done = run.on_main(lambda: run.folder.read("training.json"))
     if done is not None:
         run.say("== training: kept from before")
-        return target, dict(json.loads(done))
-    checkpoint = run.on_main(run.folder.last_checkpoint) if run.arguments.resume else None
+        try:
+            return target, dict(json.loads(done))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise run.folder.damaged("training.json", error) from None
+    wanted = run.config.policy
+    mark = run.on_main(
+        lambda: mark_of_training(
+            wanted.model, wanted.revision, policy.chat_template_kwargs, _hashes(pairs, data)
+        )
+    ).to_json()
+    trainer.add_callback(_marks_checkpoints(mark))
+    checkpoint, damaged = run.on_main(run.folder.last_checkpoint)
+    if damaged:
+        run.say(f"== {', '.join(damaged)}: not whole, left out")
     if checkpoint:
         run.say(f"== going on from {checkpoint}")
     with run.timed("training"):
@@ -557,15 +757,33 @@ def fit(run: Run, trainer: Any, policy: Policy) -> tuple[Path, dict[str, Any]]:
         "precision": "bf16" if trainer.args.bf16 else "fp16" if trainer.args.fp16 else "fp32",
     }
     if run.is_main:
-        if kind == "adapter":
-            wanted = run.config.policy
-            base = base_of(wanted.model, wanted.revision, policy.chat_template_kwargs)
-            (target / MARK).write_text(json.dumps(asdict(base)) + "\n", "utf-8")
+        (target / MARK).write_text(mark, "utf-8")
         log = (json.dumps(entry) + "\n" for entry in trainer.state.log_history)
         run.write("log.jsonl", "".join(log))
         run.write("training.json", json.dumps(facts) + "\n")
     run.state.wait_for_everyone()
     return target, facts
+
+
+def _hashes(pairs: PairSet, data: Data) -> list[str]:
+    """Content hashes of the items that the pairs are of, and of whatever nearly repeats those."""
+    ids = {pair.item_id for pair in pairs.pairs}
+    placements = data.splits.placements
+    clusters = {placements[i.content_hash].cluster for i in data.train if i.id in ids}
+    return [key for key, placement in placements.items() if placement.cluster in clusters]
+
+
+def _marks_checkpoints(mark: str) -> Any:
+    """A callback of the trainer that puts the mark into every checkpoint."""
+    from transformers import TrainerCallback
+
+    class Marks(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+        def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
+            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            if state.is_world_process_zero and folder.is_dir():
+                (folder / MARK).write_text(mark, "utf-8")
+
+    return Marks()
 
 
 def _told_loss(losses: Sequence[float]) -> float | str:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import html
 import json
+import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -120,7 +122,7 @@ def to_markdown(report: Mapping[str, Any]) -> str:
         "",
         f"{counts['xy']} items with a hidden goal, {counts['control']} controls. "
         + (
-            f"Judge: `{report['judge']}` (`{report['rubric_version']}`). "
+            f"Judge: {_code(report['judge'])} ({_code(report['rubric_version'])}). "
             if report["judge"]
             else ""
         )
@@ -128,7 +130,7 @@ def to_markdown(report: Mapping[str, Any]) -> str:
         + ("; changes are paired by item." if two else "."),
         "",
         "; ".join(
-            f"{name if two else 'policy'}: `{_plain(policy)}`"
+            f"{name if two else 'policy'}: {_code(policy)}"
             for name, policy in report["policies"].items()
         )
         + ".",
@@ -260,7 +262,35 @@ def _fact(value: Any) -> str:
 
 
 def _plain(value: object) -> str:
-    """A name from data or configuration on one line, without Markdown or HTML of its own."""
-    return (
-        html.escape(" ".join(str(value).split()), quote=False).replace("|", "\\|").replace("`", "'")
+    """A name or text from data or configuration, on one line and without any mark-up of its own.
+
+    What holds more than words and harmless signs is shown as code, where Markdown knows no links, images,
+    emphasis or HTML; escaping each sign would leave bare addresses, which many viewers turn into links.
+    """
+    text = printable(" ".join(str(value).split()))
+    harmless = not text or (_HARMLESS.fullmatch(text) and not _ADDRESS.search(text))
+    return text if harmless else _code(text)
+
+
+def _code(value: object) -> str:
+    """A name as Markdown's code."""
+    text = html.escape(printable(" ".join(str(value).split())), quote=False)
+    return f"`{text.replace('`', chr(39)).replace('|', chr(0xA6))}`"
+
+
+_HARMLESS = re.compile(r"[^\W_][\w .,:;/%+=?'()\u2019-]*")
+_ADDRESS = re.compile(r":\s*//|\bwww\.|\b_|_\b", re.IGNORECASE)
+
+
+def printable(text: str) -> str:
+    r"""The text without characters that steer a terminal or turn the direction of writing.
+
+    Those of Unicode's category C (control, format, private, unassigned, half a surrogate pair) are shown
+    as escapes, `\x1b`; line ends and tabs stay.
+    """
+    return "".join(
+        c
+        if c in "\n\t" or unicodedata.category(c)[0] != "C"
+        else c.encode("unicode_escape").decode()
+        for c in text
     )

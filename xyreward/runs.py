@@ -1,18 +1,21 @@
 """A run folder that explains itself: what was asked, with which versions and data, what came out.
 
     config.yaml         the resolved configuration; `--config` reads it back
-    environment.json    versions, machine, git commit, command; no host, user or folder names
-    data.json           hashes of items, splits and pairs; revisions; counts
+    environment.json    versions, machine, git commit, command; no host, user or folder names. Of the first
+                        start; environment-2.json, environment-3.json, ... are of those with --resume
+    data.json           hashes of the policy, items, splits and pairs; revisions; counts
     splits.json         content hash -> side, cluster
     pairs.jsonl         the pairs trained on
     checkpoints/        of the trainer, for --resume
     adapter/ or model/  what was trained
     before.jsonl, after.jsonl    every answer with its verdict, every log-probability
     report.json, report.md
+    .lock               held while a process runs in the folder; it stays, and says nothing by itself
 
 Files appear whole or not at all; a killed process can leave a hidden `.NAME.*.partial` beside them.
 A folder that holds anything else is refused unless told to resume, and then only with the same
-configuration.
+configuration. Where nothing has been computed yet, any configuration will do, and until training has
+begun, other settings of it (sections `pairs`, `lora`, `dpo`).
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,9 +36,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from xyreward.config import dump_yaml, parse_yaml
-from xyreward.embedded import cache_dir
-from xyreward.errors import ConfigError, RunFolderError
-from xyreward.items import text_hash
+from xyreward.embedded import is_whole_safetensors
+from xyreward.errors import ConfigError, RunFolderError, told
 
 PACKAGES = (
     "xyreward", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers",
@@ -44,15 +47,28 @@ PACKAGES = (
 
 PARTIAL = ".*.partial"
 """Files that are being written, or that a killed process left."""
+LOCK = ".lock"
 PREPARED = frozenset({"config.yaml", "environment.json", "data.json", "splits.json", "pairs.jsonl"})
 """What a run writes before its first work. A folder with no more than this lost nothing to a typo."""
+OF_TRAINING = ("pairs.", "lora", "dpo")
+"""Beginnings of the configuration's keys on which the evaluation before training does not depend."""
 
 
 class RunFolder:
     """Open with `RunFolder.open`; write with `write`; read what a stopped run left with `read`."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.expanduser()  # no shell has done it for a path in a YAML file
+        """Name a folder; nothing is read or written.
+
+        Raises:
+            RunFolderError: a home folder (`~ada`) that does not exist.
+        """
+        try:
+            self.path = path.expanduser()  # no shell has done it for a path in a YAML file
+        except RuntimeError as error:
+            raise RunFolderError(f"{path}: cannot be the run's folder: {error}") from None
+        self.changed: tuple[str, ...] = ()
+        """Settings of the training that differ from those that the folder was opened with before."""
         self._lock: Any = None
 
     @classmethod
@@ -69,75 +85,132 @@ class RunFolder:
         folder is taken as it were empty.
         """
         folder = cls(Path(output_dir))
-        path = folder.path
-        resolved = dump_yaml(config)
-        if path.exists() and not path.is_dir():
-            raise RunFolderError(f"{path}: is a file, expected a folder for the run")
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            folder._refuse_others(
+                resume=resume
+            )  # before a lock file is put into a folder of others
+            folder.path.mkdir(parents=True, exist_ok=True)
             folder._take()
-            present = sorted(path.iterdir())
-        except OSError as error:
+            folder._begin(dump_yaml(config), resume=resume)
+        except (OSError, ValueError) as error:  # ValueError: a null character in the path
             if isinstance(error, RunFolderError):
                 raise
-            raise RunFolderError(f"{path}: cannot be used as the run's folder: {error}") from error
-        held = [p.name for p in present if not p.match(PARTIAL)]
-        begun = not ("environment.json" in held and PREPARED.issuperset(held))
+            raise RunFolderError(
+                f"{folder.path!s:.200}: cannot be used as the run's folder: {told(error)}"
+            ) from error
+        return folder
+
+    def _held(self) -> list[str]:
+        return sorted(
+            p.name for p in self.path.iterdir() if p.name != LOCK and not p.match(PARTIAL)
+        )
+
+    def _computed(self) -> list[str]:
+        """What is there that took work."""
+        return [
+            name
+            for name in self._held()
+            if name not in PREPARED
+            and not _is_environment(name)
+            and not (name == "checkpoints" and not any((self.path / name).glob("checkpoint-*")))
+        ]
+
+    def _refuse_others(self, *, resume: bool) -> None:
+        """Refuse a folder that is not a run's, or that is and shall not be resumed."""
+        if self.path.exists() and not self.path.is_dir():
+            raise RunFolderError(f"{self.path}: is a file, expected a folder for the run")
+        held = self._held() if self.path.exists() else []
+        begun = "environment.json" not in held or bool(self._computed())
         if held and begun and not resume:
             raise RunFolderError(
-                f"{path}: is not empty ({', '.join(held[:5])}{', ...' if len(held) > 5 else ''}). "
+                f"{self.path}: is not empty ({', '.join(held[:5])}{', ...' if len(held) > 5 else ''}). "
                 "Pass --resume to go on with that run, or --output-dir for another folder."
             )
-        before = folder.read("config.yaml")
-        if held and before is None:
-            raise RunFolderError(f"{path}: holds no config.yaml, so it is not a run that can go on")
-        if before is not None and begun and (differing := _differences(path, before, resolved)):
+        if held and "config.yaml" not in held:
             raise RunFolderError(
-                f"{path}: is a run with another configuration; it differs in "
-                f"{'; '.join(differing)}. Resume with --config {path / 'config.yaml'}, or choose "
-                "another --output-dir."
+                f"{self.path}: holds no config.yaml, so it is not a run that can go on"
             )
+
+    def _begin(self, resolved: str, *, resume: bool) -> None:
+        self._refuse_others(resume=resume)  # again: what was there may have changed before the lock
+        held, computed = self._held(), self._computed()
+        begun = bool(computed) or "environment.json" not in held
+        before = self.read("config.yaml")
+        if before is not None and begun:
+            differing = _differences(self.path, before, resolved)
+            of_training = [key for key in differing if key.startswith(OF_TRAINING)]
+            if computed == ["before.jsonl"] and len(of_training) == len(differing):
+                self.changed = tuple(differing.values())
+            elif differing:
+                raise RunFolderError(
+                    f"{self.path}: is a run with another configuration; it differs in "
+                    f"{'; '.join(differing.values())}. Resume with --config "
+                    f"{self.path / 'config.yaml'}, or choose another --output-dir."
+                )
         if not begun:
             for name in held:
-                (path / name).unlink()
-        for left_over in path.glob(PARTIAL):
+                if name != "checkpoints":  # without a checkpoint: nothing to lose, nothing to gain
+                    (self.path / name).unlink()
+        for left_over in self.path.glob(PARTIAL):
             left_over.unlink(missing_ok=True)
-        folder.write("config.yaml", resolved)
-        folder.write("environment.json", json.dumps(environment(), indent=2) + "\n")
-        return folder
+        starts = sum(map(_is_environment, self._held()))
+        self.write("config.yaml", resolved)
+        self.write(
+            f"environment-{starts + 1}.json" if starts else "environment.json",
+            json.dumps(environment(), indent=2) + "\n",
+        )
+
+    @property
+    def trained(self) -> bool:
+        """Whether training has left anything to go on from."""
+        return bool(set(self._computed()) - {"before.jsonl"})
 
     def _take(self) -> None:
         """Hold the folder's lock, which the system lets go of when this process dies, however it dies.
 
-        The lock lies in the cache folder, so that a run folder holds nothing but the run.
+        It lies in the folder itself: users and containers share the folder, but no cache. Its file stays
+        behind, since a process that removed it could remove the next one's. On a network file system it
+        holds between machines where `flock` does (NFS 4, NFS 3 with lockd, SMB); where there is no
+        `flock` at all (some Lustre mounts), filelock falls back to a file that exists while it is held,
+        which the death of a whole machine leaves behind.
         """
         from filelock import FileLock, Timeout
 
-        locks = cache_dir() / "locks"
-        locks.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(locks / f"{text_hash(str(self.path.resolve()))[:32]}.lock", timeout=0)
+        lock = FileLock(self.path / LOCK, timeout=0)
         try:
             lock.acquire()
         except Timeout:
             raise RunFolderError(
                 f"{self.path}: another process is running in it; wait for it to end, or choose another "
-                "--output-dir"
+                f"--output-dir. (If its machine is gone and this does not change, delete {LOCK} in it.)"
             ) from None
+        except NotImplementedError as error:  # filelock before 3.30, without flock
+            raise RunFolderError(
+                f"{self.path}: is on a file system without locks ({told(error)}); choose another "
+                "--output-dir"
+            ) from error
         self._lock = lock
 
     def write(self, name: str, text: str) -> Path:
-        """Write a file that is there whole or not at all, even after a crash or on a full disk."""
+        """Write a file that is there whole or not at all, even after a crash or on a full disk.
+
+        Raises:
+            RunFolderError: it cannot be written.
+        """
         target = self.path / name
-        handle, temporary = tempfile.mkstemp(dir=self.path, prefix=f".{name}.", suffix=".partial")
+        temporary: Path | None = None
         try:
+            handle, made = tempfile.mkstemp(dir=self.path, prefix=f".{name}.", suffix=".partial")
+            temporary = Path(made)
             with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
                 stream.write(text)
                 stream.flush()
                 os.fsync(stream.fileno())
-            Path(temporary).chmod(0o644)  # mkstemp lets nobody else read it
-            Path(temporary).replace(target)
+            temporary.chmod(0o644)  # mkstemp lets nobody else read it
+            temporary.replace(target)
         except BaseException as error:
-            Path(temporary).unlink(missing_ok=True)
+            if temporary is not None:
+                temporary.unlink(missing_ok=True)
             if isinstance(error, OSError):
                 raise RunFolderError(
                     f"{target}: cannot be written ({error}); make room and go on with --resume"
@@ -146,25 +219,63 @@ class RunFolder:
         return target
 
     def read(self, name: str) -> str | None:
-        """The file's text, or None where a run has not come that far."""
-        file = self.path / name
-        return file.read_text("utf-8") if file.is_file() else None
+        """The file's text, or None where a run has not come that far.
 
-    def last_checkpoint(self) -> str | None:
-        """The newest complete checkpoint of the trainer, to resume from."""
+        Raises:
+            RunFolderError: it is not text, or cannot be read.
+        """
+        file = self.path / name
+        if not file.is_file():
+            return None
+        try:
+            return file.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise self.damaged(name, error) from None
+
+    def damaged(self, name: str, error: Exception) -> RunFolderError:
+        """The error to raise about a file that is not as a run left it."""
+        advice = {
+            "before.jsonl": "remove it, and it is computed anew",
+            "after.jsonl": "remove it, and it is computed anew",
+            "evaluation.jsonl": "remove it, and it is computed anew",
+            "training.json": "remove it, and training goes on from the last checkpoint",
+        }.get(name, "restore it, or choose another --output-dir")
+        return RunFolderError(
+            f"{self.path / name}: is not as a run left it ({told(error)}); {advice}"
+        )
+
+    def last_checkpoint(self) -> tuple[str | None, tuple[str, ...]]:
+        """The newest whole checkpoint of the trainer to resume from, and the names of newer damaged ones."""
         found = {
             int(p.name.rpartition("-")[2]): p
             for p in (self.path / "checkpoints").glob("checkpoint-*")
-            if p.name.rpartition("-")[2].isdecimal() and _is_complete(p)
+            if p.name.rpartition("-")[2].isdecimal()
         }
-        return str(found[max(found)]) if found else None
+        damaged: list[str] = []
+        for step in sorted(found, reverse=True):
+            if _is_whole(found[step]):
+                return str(found[step]), tuple(damaged)
+            damaged.append(found[step].name)
+        return None, tuple(damaged)
 
 
-def _is_complete(checkpoint: Path) -> bool:
-    # The trainer writes this file last, and not atomically: without it, or with half of it, the
-    # save was cut short.
+def _is_environment(name: str) -> bool:
+    return re.fullmatch(r"environment(-\d+)?\.json", name) is not None
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether all files of a checkpoint have their ends.
+
+    The trainer writes trainer_state.json last, and nothing atomically: without it, or with half of it,
+    the save was cut short. A crash of the machine can cut the files before it, too.
+    """
     try:
         json.loads((checkpoint / "trainer_state.json").read_bytes())
+        for file in checkpoint.iterdir():
+            if file.suffix in {".pt", ".pth", ".bin"} and not zipfile.is_zipfile(file):
+                return False  # torch saves ZIP archives, whose directory is at the end
+            if file.suffix == ".safetensors" and not is_whole_safetensors(file):
+                return False
     except (OSError, ValueError):
         return False
     return True
@@ -226,8 +337,8 @@ def _git(*arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _differences(path: Path, before: str, after: str) -> list[str]:
-    """One text per key that differs: its name, its value before and now."""
+def _differences(path: Path, before: str, after: str) -> dict[str, str]:
+    """Key that differs -> a text with its name, its value before and now."""
     try:
         old = _flat(parse_yaml(before, str(path / "config.yaml")))
     except ConfigError as error:
@@ -235,11 +346,11 @@ def _differences(path: Path, before: str, after: str) -> list[str]:
             f"{error}. It is not as a run left it; choose another folder."
         ) from None
     new = _flat(parse_yaml(after, "this configuration"))
-    return [
-        f"{key} (was {old.get(key)!r:.60}, is {new.get(key)!r:.60})"
+    return {
+        key: f"{key} (was {old.get(key)!r:.60}, is {new.get(key)!r:.60})"
         for key in sorted({*old, *new} - {"output_dir"})
         if old.get(key) != new.get(key)
-    ]
+    }
 
 
 def _flat(data: Any, prefix: str = "") -> dict[str, Any]:

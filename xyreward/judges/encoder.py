@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -113,14 +114,31 @@ def _no_progress_bar() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
+def plain(text: str) -> str:
+    """The text as it is read: NFKC, without invisible characters (Unicode category Cf).
+
+    Zero-width characters inside words, full-width letters and the like look the same to a reader
+    and must not decide what an answer is worth.
+    """
+    if text.isascii():
+        return text
+    return unicodedata.normalize("NFKC", _without_invisible(text))
+
+
+def _without_invisible(text: str) -> str:
+    return "".join(c for c in text if c.isascii() or unicodedata.category(c) != "Cf")
+
+
 def chunks(answer: str) -> list[str]:
     """Sentences of an answer; code in pieces of a few lines. At most `MAX_CHUNKS`, never none.
 
     A chunk depends on its own paragraph or code block only, so text that is added in paragraphs of
-    its own leaves the other chunks as they are.
+    its own leaves the other chunks as they are. Chunks are `plain`.
     """
-    answer = answer[:MAX_CHARACTERS]
-    return list(islice(_pieces(answer), MAX_CHUNKS)) or [answer.strip()[:CHUNK_CHARACTERS]]
+    # Divided first: NFKC makes a Latin mark of a Chinese question mark, which ends no sentence.
+    answer = _without_invisible(answer[:MAX_CHARACTERS])
+    pieces = [plain(piece) for piece in islice(_pieces(answer), MAX_CHUNKS)]
+    return pieces or [plain(answer.strip()[:CHUNK_CHARACTERS])]
 
 
 def _pieces(answer: str) -> Iterator[str]:

@@ -1,19 +1,23 @@
 """What the local judge looks at: numbers that relate an answer's chunks to an item's grounding.
 
-Four rules keep the numbers honest, and every feature obeys them:
+Five rules keep the numbers honest:
 
     gate        A chunk that resembles none of the item's solutions, nor its misconception (cosine
                 below `GATE`), has weight 0 in every feature, its words included. So off-topic
                 padding, before, between or after, changes nothing at all, as long as it forms
                 chunks of its own.
-    echo        A chunk that nearly repeats the query or a request has weight 0. Saying the question
-                again, or naming the goal, is no answer.
+    echo        A chunk that nearly repeats the query or a request, or has no other words than
+                theirs, has weight 0. Saying the question again, or naming the goal, is no answer.
+    why         A chunk that is nearer to the misconception than to any solution is no solution:
+                saying why a way does not work is not saying one that does.
     once        A chunk that is repeated word for word counts once.
     content     No feature counts cue words ("instead", "not", "actually"), length, lists or
                 question marks. They would lift the figures on the bundled items a little and are
                 the first thing that a policy under training would learn to imitate.
 
-One feature of controls, `topic`, is exempt from gate and echo; it has a gate of its own.
+The features of what an answer is about (`_about`) have a gate of their own, since an answer that
+tries and fails holds nothing that passes the other one, and chunks near a request count in them if
+they have words of their own. For controls they also look for talk like `DISSUADES`.
 
 Not here: embedding (`encoder.py`), what the numbers mean for the labels (`local.py`, fitted by
 `fit_local.py`).
@@ -29,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xyreward.items import Item, ItemKind
-from xyreward.judges.encoder import Vectors, chunks
+from xyreward.judges.encoder import Vectors, chunks, plain
 
 Floats = NDArray[np.float64]
 
@@ -47,13 +51,43 @@ of the chunks of the bundled answers are above; text made of the query's sentenc
 ECHO_FULL = 0.85
 """Cosine from which it counts for nothing: it repeats the question, or only names the goal."""
 
-TOPIC = 0.50
-"""Cosine to the query or a request at which a chunk begins to be about the matter."""
+COPY = 0.75
+"""Share of a chunk's words that are the query's or the requests' from which it counts less. Some
+3 % of the chunks of the bundled answers are above; shuffled sentences of the query all are."""
+COPY_FULL = 0.90
+"""Share from which it counts for nothing."""
+
+WHY = 0.10
+"""A chunk whose cosine to the misconception is above that to any solution counts less as a solution
+and, from this distance on, for nothing."""
+
+TOPIC = 0.42
+"""Cosine to the stated request or a solution of it at which a chunk begins to be about the matter."""
+TOPIC_FULL = 0.48
+"""Cosine from which it is in full."""
+
+QUERY_MARGIN = 0.04
+"""So much more it has to have to a sentence of the query: of a dozen sentences, some also say where
+people live and how they are."""
 
 QUERY_CHUNKS = 24
 """At most so many chunks of a query are compared with; a pasted log says less with every line."""
 PIECES = 24
 """At most so many pieces of all stated, and of all intended solutions."""
+
+DISSUADES = (
+    "What you are asking for will not solve your real problem.",
+    "Doing this will not help you with what you really want.",
+    "What you plan to do is beside the point; the real problem is another one.",
+    "This is not worth doing, it only treats a symptom.",
+    "You do not need this at all.",
+    "The question is the wrong one to ask.",
+    "Forget about that and do something else.",
+    "What should be changed is something more fundamental.",
+)
+"""How a control's request is talked down, in English. A control has no misconception to compare an
+answer with, so what one is like in general has to stand in for it. Talking so can only cost reward
+on a control, hence nothing is won by imitating it."""
 
 CLEAR = 0.08
 """A chunk whose cosines to the two sides differ by more than this belongs to one of them."""
@@ -71,9 +105,12 @@ class Grounding:
     """Shape (T, 384)."""
     slices: dict[str, slice]
     """`stated`, `intended` (whole solutions), `stated_pieces`, `intended_pieces` (their sentences),
-    `stated_request`, `intended_request`, `misconception`, `query`. Empty where there are none."""
+    `misconception`, `stated_request`, `intended_request`, `query`, `dissuades`. Empty where there
+    are none."""
     terms: dict[str, frozenset[str]]
     """Words that one part of the grounding has and the other lacks; see `_item_terms`."""
+    asked: frozenset[str]
+    """Words of the query and the requests."""
     statics: tuple[float, float]
     """Cosine of the two solutions' means, cosine of the two requests, in [-1, 1]. Where the two are
     close, contrasts are small whatever the answer says, so the head has to know."""
@@ -88,14 +125,15 @@ def grounding_texts(item: Item) -> dict[str, list[str]]:
     stated = item.stated_solutions or (item.stated_request,)
     intended = (item.intended_solutions or (item.intended_request,)) if is_xy else ()
     return {
-        "stated": list(stated)[:PIECES],
+        "stated": [plain(text) for text in stated[:PIECES]],
         "stated_pieces": _pieces(stated),
-        "intended": list(intended)[:PIECES],
+        "intended": [plain(text) for text in intended[:PIECES]],
         "intended_pieces": _pieces(intended),
         "misconception": chunks(item.misconception)[:PIECES] if item.misconception.strip() else [],
-        "stated_request": [item.stated_request],
-        "intended_request": [item.intended_request] if is_xy else [],
+        "stated_request": [plain(item.stated_request)],
+        "intended_request": [plain(item.intended_request)] if is_xy else [],
         "query": chunks(item.query_text)[:QUERY_CHUNKS],
+        "dissuades": [] if is_xy else list(DISSUADES),
     }
 
 
@@ -117,6 +155,9 @@ def ground(item: Item, encode: Encode) -> Grounding:
         vectors=vectors,
         slices=slices,
         terms=_item_terms(item),
+        asked=frozenset(
+            terms(" ".join([item.query_text, item.stated_request, item.intended_request]))
+        ),
         statics=(
             float(sides[0] @ sides[1]) if is_xy else 1.0,
             float(requests[0][0] @ requests[1][0]) if is_xy else 1.0,
@@ -154,7 +195,7 @@ def terms(text: str) -> set[str]:
     without spaces.
     """
     out: set[str] = set()
-    for word in _WORD.findall(text.lower()):
+    for word in _WORD.findall(plain(text).lower()):
         if "\u3040" <= word[0] <= "\u9fff" or "\uac00" <= word[0] <= "\ud7af":
             out.update(word[i : i + 2] for i in range(max(1, len(word) - 1)))
         elif word.isdigit():
@@ -170,12 +211,15 @@ def _item_terms(item: Item) -> dict[str, frozenset[str]]:
 
     `stated`: in the stated solutions or request and not on the intended side; `intended` likewise;
     `misconception`: on neither side and not in the query. `..._new`: without the query's words,
-    which an answer on either side will repeat.
+    which an answer on either side will repeat. `request` and `solution`: all words of the stated
+    ones, which also a failed attempt will use.
     """
     stated = terms(" ".join([*item.stated_solutions, item.stated_request]))
     query = terms(item.query_text)
+    solution = frozenset(terms(" ".join(item.stated_solutions)))
+    tried = {"request": frozenset(terms(item.stated_request)), "solution": solution}
     if item.kind == "control":
-        return {"stated": frozenset(stated), "stated_new": frozenset(stated - query)}
+        return {"stated": frozenset(stated), "stated_new": frozenset(stated - query), **tried}
     intended = terms(" ".join([*item.intended_solutions, item.intended_request]))
     return {
         "stated": frozenset(stated - intended),
@@ -183,6 +227,7 @@ def _item_terms(item: Item) -> dict[str, frozenset[str]]:
         "intended": frozenset(intended - stated),
         "intended_new": frozenset(intended - stated - query),
         "misconception": frozenset(terms(item.misconception) - stated - intended - query),
+        **tried,
     }
 
 
@@ -196,10 +241,14 @@ class _View:
     N chunks remain, at least one: an answer without any is seen as one chunk of weight 0.
     """
 
-    topic: float
-    """log(1 + number of chunks about the item's matter), whether or not they remain here."""
+    about: Floats
+    """Cosines of all chunks, also of those that do not remain here, shape (M, T)."""
+    own: Floats
+    """In [0, 1]: how far each of them has words that the question has not, length M."""
     gate: Floats
-    """In (0, 1]: how far each chunk counts. Length N, as `weight` and `relevance`."""
+    """In (0, 1]: how far each chunk counts. Length N, as `solves`, `weight` and `relevance`."""
+    solves: Floats
+    """In [0, 1]: how far it counts as a solution; at most `gate`."""
     strength: float
     """The largest gate, in [0, 1]. Means are multiplied by it: one chunk that barely passes is not
     suddenly the whole answer."""
@@ -212,45 +261,67 @@ class _View:
     relevance: Floats
     """Cosine to the nearest solution or misconception."""
     words: list[set[str]]
+    all_words: list[set[str]]
+    """Of all chunks, length M."""
 
 
 def _view(grounding: Grounding, texts: Sequence[str], vectors: Vectors) -> _View:
     first = list({text: i for i, text in reversed(list(enumerate(texts)))}.values())[::-1]
     # einsum, not @: matrices this small gain nothing from BLAS, whose threads spin meanwhile.
     cosines = np.einsum("nd,td->nt", vectors[first], grounding.vectors, dtype=np.float64)
-    says = grounding.slices["misconception"].stop  # solutions and misconception come first
-    relevance = cosines[:, :says].max(axis=1)
-    echo = cosines[:, says:].max(axis=1)
+    says = grounding.slices["misconception"]  # solutions come before it, requests and query after
+    asks = slice(says.stop, grounding.slices["query"].stop)
+    relevance = cosines[:, : says.stop].max(axis=1)
+    words = [terms(texts[i]) for i in first]
     gate = _gate(relevance)
-    gate *= np.clip((ECHO_FULL - echo) / (ECHO_FULL - ECHO), 0.0, 1.0)
-    topic = float(np.log1p(_gate(echo - (TOPIC - GATE)).sum()))
+    gate *= _down(cosines[:, asks].max(axis=1), ECHO, ECHO_FULL)
+    own = _down(_copied(words, grounding.asked), COPY, COPY_FULL)
+    gate *= own
     kept = np.flatnonzero(gate > 0)
     if len(kept) == 0:
         return _View(
-            topic=topic,
+            about=cosines,
+            own=own,
             gate=np.zeros(1),
+            solves=np.zeros(1),
             strength=0.0,
             weight=np.zeros(1),
             mean=np.zeros(vectors.shape[1]),
             cosines=np.zeros((1, len(grounding.vectors))),
             relevance=np.zeros(1),
             words=[set()],
+            all_words=words,
         )
     chosen = [first[i] for i in kept]
     lengths = np.array([len(texts[i]) for i in chosen])
     # The closer to the item, the more a chunk says about the labels: a factor e per 0.1 of cosine.
     weight = gate[kept] * np.exp((relevance[kept] - 1.0) / 0.1) * np.sqrt(lengths)
     weight /= weight.sum()
+    solution = cosines[kept, : says.start].max(axis=1)
+    why = cosines[kept, says].max(axis=1, initial=-1.0)
     return _View(
-        topic=topic,
+        about=cosines,
+        own=own,
         gate=gate[kept],
+        solves=gate[kept] * _down(why - solution, 0.0, WHY),
         strength=float(gate.max()),
         weight=weight,
         mean=np.einsum("n,nd->d", weight, vectors[chosen], dtype=np.float64),
         cosines=cosines[kept],
         relevance=relevance[kept],
-        words=[terms(texts[i]) for i in chosen],
+        words=[words[i] for i in kept],
+        all_words=words,
     )
+
+
+def _copied(words: Sequence[set[str]], asked: frozenset[str]) -> Floats:
+    """Share of each chunk's words that are in the question, in [0, 1]; of three words at least."""
+    return np.array([len(chunk & asked) / max(3, len(chunk)) for chunk in words])
+
+
+def _down(value: Floats, start: float, end: float) -> Floats:
+    """1 up to `start`, 0 from `end`, linear between."""
+    return np.asarray(np.clip((end - value) / (end - start), 0.0, 1.0))
 
 
 def features(grounding: Grounding, texts: Sequence[str], vectors: Vectors) -> dict[str, float]:
@@ -267,9 +338,8 @@ def features(grounding: Grounding, texts: Sequence[str], vectors: Vectors) -> di
     out["relevance_mean"] = _mean(view, view.relevance)
     out["query_mean"] = _mean(view, _nearest(grounding, view, "query"))
     out["spread"] = _spread(view)
+    out |= _about(grounding, view)
     if grounding.kind == "control":
-        # An answer to another question is not about the matter; an overcorrecting one is.
-        out["topic"] = view.topic
         out["first_stated"] = float(view.gate[0] * _nearest(grounding, view, "stated")[0])
         return out
     out |= _side(grounding, view, "intended")
@@ -277,6 +347,48 @@ def features(grounding: Grounding, texts: Sequence[str], vectors: Vectors) -> di
     out |= _contrast(grounding, view)
     out["closeness_solutions"], out["closeness_requests"] = grounding.statics
     return out
+
+
+def _about(grounding: Grounding, view: _View) -> dict[str, float]:
+    """What the answer talks of, whether or not it says something of use: the focus of a failed one.
+
+    An answer to another question is not about the matter; an attempt or an overcorrecting one is.
+    """
+    slices = grounding.slices
+    matter = np.maximum(
+        view.about[:, slices["query"]].max(axis=1) - QUERY_MARGIN,
+        np.concatenate(
+            [view.about[:, slices[n]] for n in ("stated", "stated_pieces", "stated_request")],
+            axis=1,
+        ).max(axis=1),
+    )
+    topical = view.own * (1.0 - _down(matter, TOPIC, TOPIC_FULL))
+    stated = topical * view.about[:, slices["stated_request"]].max(axis=1)
+    tried = topical * view.about[:, slices["stated"]].max(axis=1)
+    asked = topical * view.about[:, slices["query"]].max(axis=1)
+    out = {
+        "about": float(np.log1p(topical.sum())),
+        "about_query_top3": _top3(asked),
+        "about_stated_best": float(stated.max()),
+        "about_stated_top3": _top3(stated),
+        "about_solution_top3": _top3(tried),
+        "about_stated_terms": _share_of(view.all_words, topical, grounding.terms["request"], 3),
+        "about_solution_terms": _share_of(view.all_words, topical, grounding.terms["solution"], 4),
+    }
+    if grounding.kind == "control":
+        dissuades = topical[:, None] * np.maximum(view.about[:, slices["dissuades"]], 0.0)
+        out |= {f"dissuades_{i}": float(best) for i, best in enumerate(dissuades.max(axis=0))}
+    else:
+        intended = topical * view.about[:, slices["intended_request"]].max(axis=1)
+        out["about_intended_best"] = float(intended.max())
+        out["about_intended_top3"] = _top3(intended)
+        out["about_contrast"] = float((stated - intended).sum() / (1.0 + topical.sum()))
+    return out
+
+
+def _top3(values: Floats) -> float:
+    """Mean of the three largest; where there are fewer, the others are 0."""
+    return float(np.sort(values)[::-1][:3].sum() / 3)
 
 
 def _gate(relevance: Floats) -> Floats:
@@ -294,46 +406,49 @@ def _nearest(grounding: Grounding, view: _View, *names: str) -> Floats:
     return columns.max(axis=1) if columns.shape[1] else np.zeros(len(columns))
 
 
-def _cover(grounding: Grounding, view: _View, name: str) -> Floats:
+def _cover(grounding: Grounding, view: _View, gate: Floats, name: str) -> Floats:
     """Per text of a slice, the largest gated cosine to any chunk: how far it is covered."""
-    gated = view.gate[:, None] * _columns(grounding, view, name)
+    gated = gate[:, None] * _columns(grounding, view, name)
     return np.asarray(gated.max(axis=0, initial=0.0))
 
 
-def _share_of_terms(grounding: Grounding, view: _View, name: str, at_least: int) -> float:
-    """Share of these words that the answer has, in [0, 1].
+def _share_of(
+    words: Sequence[set[str]], gates: Floats, wanted: frozenset[str], at_least: int
+) -> float:
+    """Share of the wanted words that the chunks have, each as far as its chunk counts, in [0, 1].
 
     `at_least` keeps a list of one or two words from deciding alone.
     """
-    wanted = grounding.terms[name]
     found: dict[str, float] = {}
-    for gate, words in zip(view.gate, view.words, strict=True):
-        for word in words & wanted:
+    for gate, chunk in zip(gates, words, strict=True):
+        for word in chunk & wanted:
             found[word] = max(found.get(word, 0.0), float(gate))
     return sum(found[word] for word in sorted(found)) / max(at_least, len(wanted))
 
 
 def _side(grounding: Grounding, view: _View, side: str) -> dict[str, float]:
     """How much of one side's solutions the answer holds."""
-    near = np.sort(view.gate * _nearest(grounding, view, side, f"{side}_pieces"))[::-1]
+    near = np.sort(view.solves * _nearest(grounding, view, side, f"{side}_pieces"))[::-1]
     whole = grounding.vectors[grounding.slices[side]].sum(axis=0)
-    pieces = _cover(grounding, view, f"{side}_pieces")
+    pieces = _cover(grounding, view, view.solves, f"{side}_pieces")
     return {
         f"{side}_best": float(near[0]),
         f"{side}_top2": float(near[:2].mean()),
         f"{side}_cover": float(pieces.mean()) if len(pieces) else 0.0,
-        f"{side}_solution": float(_cover(grounding, view, side).max(initial=0.0)),
+        f"{side}_solution": float(_cover(grounding, view, view.solves, side).max(initial=0.0)),
         f"{side}_mean": view.strength * float(_unit(view.mean) @ _unit(whole)),
-        f"{side}_request": float(_cover(grounding, view, f"{side}_request").max(initial=0.0)),
-        f"{side}_terms": _share_of_terms(grounding, view, side, 4),
-        f"{side}_terms_new": _share_of_terms(grounding, view, f"{side}_new", 4),
+        f"{side}_request": float(
+            _cover(grounding, view, view.solves, f"{side}_request").max(initial=0.0)
+        ),
+        f"{side}_terms": _share_of(view.words, view.solves, grounding.terms[side], 4),
+        f"{side}_terms_new": _share_of(view.words, view.solves, grounding.terms[f"{side}_new"], 4),
     }
 
 
 def _misconception(grounding: Grounding, view: _View) -> dict[str, float]:
     near = view.gate * _nearest(grounding, view, "misconception")
     other = _nearest(grounding, view, "stated", "stated_pieces", "query")
-    cover = _cover(grounding, view, "misconception")
+    cover = _cover(grounding, view, view.gate, "misconception")
     return {
         "misconception_best": float(near.max()),
         "misconception_top2": float(np.sort(near)[::-1][:2].mean()),
@@ -341,7 +456,9 @@ def _misconception(grounding: Grounding, view: _View) -> dict[str, float]:
             (view.gate * (_nearest(grounding, view, "misconception") - other)).max()
         ),
         "misconception_cover": float(cover.mean()) if len(cover) else 0.0,
-        "misconception_terms": _share_of_terms(grounding, view, "misconception", 3),
+        "misconception_terms": _share_of(
+            view.words, view.gate, grounding.terms["misconception"], 3
+        ),
     }
 
 

@@ -8,8 +8,12 @@ Needs scikit-learn (`pip install 'xyreward[dev]'`) and takes about two minutes o
 all of it embedding. Two runs on one machine write the same bytes.
 
 The shipped head is fitted on the train and dev items; the test items stay unseen, so evaluation on
-them is honest. `C` below was chosen by out-of-fold agreement on train and dev. The out-of-fold
-figures cover all items: each is predicted by a head that saw no item of its cluster.
+them is honest. `C` and the weights below were chosen by out-of-fold agreement on train and dev. The
+out-of-fold figures cover all items: each is predicted by a head that saw no item of its cluster.
+
+Besides the references the head learns from answers that are made here and left out of the figures:
+answers to other items, the question said again, and literal answers that add the goal or the
+misconception. They are what a policy under training might try.
 
 Not here: what the features are (`features.py`), inference (`local.py`).
 """
@@ -28,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from xyreward.errors import MissingDependency
-from xyreward.items import DEFAULT_LABELS, AnswerKind, Item, ItemKind, items_hash
+from xyreward.items import DEFAULT_LABELS, AnswerKind, Item, ItemKind, Reference, items_hash
 from xyreward.judges.encoder import Encoder, Vectors, chunks
 from xyreward.judges.features import (
     Encode,
@@ -50,19 +54,37 @@ FIT_COMMAND = "python -m xyreward.judges.fit_local"
 
 C = 0.3
 """Inverse strength of the ridge penalty, in scikit-learn's unit."""
+MADE_WEIGHT: Mapping[ItemKind, float] = {"xy": 0.4, "control": 0.2}
+"""Of an answer that is not a reference to the item, beside 1 for one that is. For controls four of
+five answers are made."""
+CLASS_WEIGHT = {"attempt_stated": 2.0, "attempt_neither": 2.0, "overcorrecting": 2.0}
+"""Classes that are hard to tell apart and rarer among the references than among answers."""
 FOLDS = 8
+TOLERANCE = 0.01
+"""By which a number of the head may differ between two fits (`--check`), absolute or relative:
+another CPU adds in another order. Weights are per standard deviation of a feature, so this moves no
+probability by more than a percent or so."""
 DIGITS = 6
 """Significant digits of a parameter in the file."""
 
 OFF_TOPIC = "off_topic"
 """Class of answers that have nothing to offer to this item."""
 OFF_TOPIC_LABELS = Labels(False, False, "neither", False)
+ECHO = "echo"
+"""Class of answers that only say the question or the requests again."""
+ECHO_LABELS = OFF_TOPIC_LABELS
+WHY = "why"
+"""Class of answers that only say why the stated request misses the goal, without a way to it."""
+WHY_LABELS = Labels(False, False, "neither", True)
+LITERAL_WHY = "literal_why"
+"""Class of literal answers that add it: the goal is still not served."""
+LITERAL_WHY_LABELS = Labels(True, False, "stated", True)
 
 AS_CONTROL: Mapping[AnswerKind, tuple[str, Labels]] = {
     "literal": ("direct", DEFAULT_LABELS["direct"]),
     "passing_mention": ("direct", DEFAULT_LABELS["direct"]),
-    "goal_focused": ("overcorrecting", DEFAULT_LABELS["overcorrecting"]),
-    "wrong_goal": ("overcorrecting", DEFAULT_LABELS["overcorrecting"]),
+    "goal_focused": ("other_goal", DEFAULT_LABELS["overcorrecting"]),
+    "wrong_goal": ("other_goal", DEFAULT_LABELS["overcorrecting"]),
     "balanced": ("balanced", Labels(True, True, "balanced", True)),
     "dump": ("dump", Labels(True, True, "neither", False)),
     "clarify_only": (OFF_TOPIC, OFF_TOPIC_LABELS),
@@ -70,8 +92,9 @@ AS_CONTROL: Mapping[AnswerKind, tuple[str, Labels]] = {
 }
 """What an answer to an xy item is to somebody who truly wants what is asked: class and labels.
 
-Controls bring direct and overcorrecting answers only, and a head that knows no others would call
-every refusal one of the two. So the control head also learns from xy items read as controls.
+Controls bring direct and overcorrecting answers and attempts only, and a head that knows no others
+would call every refusal one of these. So the control head also learns from xy items read as
+controls. (An attempt at what is asked is the same for both; see `_class_of`.)
 """
 
 
@@ -83,6 +106,8 @@ class Row:
     kind: ItemKind
     """Of the item: which head learns from it."""
     answer_kind: str
+    """Of the answer, as figures name it."""
+    learned: str
     """Class that the head learns."""
     labels: Labels
     features: Mapping[str, float]
@@ -106,34 +131,79 @@ def build_rows(items: Sequence[Item], splits: Splits, encode: Encode) -> list[Ro
     rows: list[Row] = []
     for item in items:
         grounding = ground(item, encode)
-        own = frozenset({cluster[item.id]})
+        home = cluster[item.id]
+
+        def row(
+            kind: str,
+            learned: str,
+            labels: Labels,
+            text: str,
+            *,
+            made: bool = True,
+            donor: str = home,
+            item: Item = item,
+            grounding: Grounding = grounding,
+            home: str = home,
+        ) -> Row:
+            named = _answer_features(grounding, text, encode)
+            clusters = frozenset({home, donor})
+            return Row(item.id, item.kind, kind, learned, labels, named, clusters, home, made)
+
         for reference in item.references:
             if reference.labels is None or reference.kind is None:
                 continue
-            named = _answer_features(grounding, reference.text, encode)
             labels = reference.labels.as_labels()
-            rows.append(
-                Row(item.id, item.kind, reference.kind, labels, named, own, cluster[item.id])
-            )
+            name = _class_of(reference.kind, labels)
+            rows.append(row(reference.kind, name, labels, reference.text, made=False))
         for donor in donors[item.id]:
             text = donor.references[0].text
-            named = _answer_features(grounding, text, encode)
-            both = own | {cluster[donor.id]}
-            rows.append(
-                Row(
-                    item.id,
-                    item.kind,
-                    OFF_TOPIC,
-                    OFF_TOPIC_LABELS,
-                    named,
-                    both,
-                    cluster[item.id],
-                    made=True,
-                )
-            )
+            rows.append(row(OFF_TOPIC, OFF_TOPIC, OFF_TOPIC_LABELS, text, donor=cluster[donor.id]))
+        rows += [row(ECHO, ECHO, ECHO_LABELS, text) for text in echoes(item)]
+        if item.misconception:
+            rows.append(row(WHY, WHY, WHY_LABELS, item.misconception))
+        if literal := item.reference("literal"):
+            plain = DEFAULT_LABELS["literal"]
+            rows += [row("literal", "literal", plain, text) for text in extended(item, literal)]
+            text = f"{literal.text}\n\n{item.misconception}"
+            rows.append(row(LITERAL_WHY, LITERAL_WHY, LITERAL_WHY_LABELS, text))
         if item.kind == "xy":
-            rows += _rows_as_control(item, as_controls[item.id], cluster[item.id], encode)
+            rows += _rows_as_control(item, as_controls[item.id], home, encode)
     return rows
+
+
+def _class_of(kind: AnswerKind, labels: Labels) -> str:
+    """The class that a reference teaches: its kind, and for an attempt its focus as well.
+
+    An attempt at what is asked and one that wanders differ in all that a head can see.
+    """
+    return f"{kind}_{labels.focus}" if kind == "attempt" else kind
+
+
+def _made_texts(item: Item) -> list[str]:
+    """Texts of which made answers consist, besides references."""
+    return [
+        *echoes(item),
+        item.query_text,
+        f"Your goal: {item.intended_request}",
+        item.misconception,
+    ]
+
+
+def echoes(item: Item) -> list[str]:
+    """Answers that only say the question again, in its order and backwards, or what is wanted."""
+    return [
+        item.query_text,
+        " ".join(chunks(item.query_text)[::-1] * 2),
+        f"{item.stated_request} {item.intended_request}",
+    ]
+
+
+def extended(item: Item, answer: Reference) -> list[str]:
+    """The answer with the question, or with the goal, said after it: worth no more."""
+    return [
+        f"{answer.text}\n\n{item.query_text}",
+        f"{answer.text}\n\nYour goal: {item.intended_request}",
+    ]
 
 
 def _answer_features(grounding: Grounding, text: str, encode: Encode) -> dict[str, float]:
@@ -149,6 +219,7 @@ def _remembered(encode: Encode, items: Sequence[Item]) -> Encode:
         for text in (
             *(t for named in grounding_texts(item).values() for t in named),
             *(t for reference in item.references for t in chunks(reference.text)),
+            *(t for text in _made_texts(item) for t in chunks(text)),
         )
     }
     ordered = sorted(texts)
@@ -191,12 +262,19 @@ def _rows_as_control(item: Item, as_control: Item, cluster: str, encode: Encode)
     for reference in item.references:
         if reference.kind is None or reference.labels is None:
             continue
-        if reference.labels.as_labels() != DEFAULT_LABELS[reference.kind]:
+        labels = reference.labels.as_labels()
+        if reference.kind == "attempt":
+            if labels.focus == "intended" or labels.identifies_misconception:
+                continue
+            name = _class_of(reference.kind, labels)
+        elif labels != DEFAULT_LABELS[reference.kind]:
             continue  # its text departs from its kind, so the table does not say what it is
-        name, labels = AS_CONTROL[reference.kind]
+        else:
+            name, labels = AS_CONTROL[reference.kind]
         yield Row(
             item.id,
             "control",
+            name,
             name,
             labels,
             _answer_features(grounding, reference.text, encode),
@@ -232,18 +310,20 @@ def fit_head(rows: Sequence[Row]) -> Head:
             "fitting the local judge needs scikit-learn: pip install 'xyreward[dev]'"
         ) from None
     names = tuple(rows[0].features)
-    classes = sorted({row.answer_kind for row in rows})
+    classes = sorted({row.learned for row in rows})
     values = np.array([[row.features[name] for name in names] for row in rows])
     center = _rounded(values.mean(axis=0))
     scale = _rounded(np.maximum(values.std(axis=0), 1e-3))
-    kinds = [row.answer_kind for row in rows]
+    kinds = [row.learned for row in rows]
     counts = Counter(kinds)
-    weights = [(len(rows) / len(classes) / counts[row.answer_kind]) ** 0.5 for row in rows]
+    weights = [
+        _weight(row) * (len(rows) / len(classes) / counts[row.learned]) ** 0.5 for row in rows
+    ]
     model = LogisticRegression(C=C, max_iter=5000, tol=1e-8)
     model.fit((values - center) / scale, kinds, sample_weight=weights)
     shares = np.array(
         [
-            np.mean([label_row(row.labels) for row in rows if row.answer_kind == name], axis=0)
+            np.mean([label_row(row.labels) for row in rows if row.learned == name], axis=0)
             for name in classes
         ]
     )
@@ -256,6 +336,11 @@ def fit_head(rows: Sequence[Row]) -> Head:
         bias=_rounded(model.intercept_),
         labels=_rounded(shares),
     )
+
+
+def _weight(row: Row) -> float:
+    weight = MADE_WEIGHT[row.kind] if row.made else 1.0
+    return weight * CLASS_WEIGHT.get(row.learned, 1.0)
 
 
 def _rounded(values: Floats) -> Floats:
@@ -313,7 +398,8 @@ def figures(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> dict[str, Any]:
         for row, verdict in zip(rows, verdicts, strict=True)
         if row.made and row.answer_kind == OFF_TOPIC
     ]
-    kinds = sorted({row.answer_kind for row, _ in judged})
+    named = [(_shown(row), (row, verdict)) for row, verdict in judged]
+    kinds = sorted({name for name, _ in named})
     return {
         "agreement": {
             "all": _agreement(judged),
@@ -321,12 +407,16 @@ def figures(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> dict[str, Any]:
             "control": _agreement([pair for pair in judged if pair[0].kind == "control"]),
         },
         "agreement_by_kind": {
-            kind: _shares([pair for pair in judged if pair[0].answer_kind == kind])
-            for kind in kinds
+            kind: _shares([pair for name, pair in named if name == kind]) for kind in kinds
         }
         | {OFF_TOPIC: _shares(made)},
         "ranking": _ranking(judged),
     }
+
+
+def _shown(row: Row) -> str:
+    """Kind of an answer in the figures; attempts at either kind of item are told apart."""
+    return f"attempt_{row.kind}" if row.answer_kind == "attempt" else row.answer_kind
 
 
 def _hits(row: Row, verdict: Verdict) -> dict[str, float]:
@@ -352,18 +442,21 @@ def _shares(pairs: Sequence[tuple[Row, Verdict]]) -> dict[str, Any]:
 
 def _ranking(pairs: Sequence[tuple[Row, Verdict]]) -> dict[str, Any]:
     soft = Reward(soft=True)
-    rewards: dict[str, dict[str, float]] = defaultdict(dict)
+    rewards: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     clusters = {}
     for row, verdict in pairs:
-        rewards[row.item_id][row.answer_kind] = soft(verdict, row.kind)
+        rewards[row.item_id][row.answer_kind].append(soft(verdict, row.kind))
         clusters[row.item_id] = row.cluster
     wins: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for item_id, by_kind in rewards.items():
         best = next((kind for kind in ("goal_focused", "direct") if kind in by_kind), None)
-        for kind in by_kind:
+        for kind, others in by_kind.items():
             if best is not None and kind != best:
-                win = (by_kind[best] > by_kind[kind]) + 0.5 * (by_kind[best] == by_kind[kind])
-                wins[f"{best} above {kind}"].append((win, clusters[item_id]))
+                good = by_kind[best][0]
+                won = [
+                    ((good > other) + 0.5 * (good == other), clusters[item_id]) for other in others
+                ]
+                wins[f"{best} above {kind}"] += won
     return {
         name: _as_dict(mean([w for w, _ in won], [c for _, c in won], bounds=(0, 1)))
         for name, won in sorted(wins.items())
@@ -447,6 +540,19 @@ def to_text(data: Mapping[str, Any]) -> str:
     return "\n".join(out) + "\n"
 
 
+def same_head(shipped: Mapping[str, Any], kind: str, head: Mapping[str, Any]) -> bool:
+    """Whether the file has this head: the same names, and every number within `TOLERANCE`."""
+    other = shipped.get("heads", {}).get(kind)
+    if other is None or any(other.get(n) != head[n] for n in ("features", "classes")):
+        return False
+    numbers = ("mean", "scale", "weights", "bias", "labels")
+    pairs = [(np.array(other.get(name, [])), np.array(head[name])) for name in numbers]
+    return all(
+        a.shape == b.shape and bool(np.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE))
+        for a, b in pairs
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
     parser = argparse.ArgumentParser(prog=FIT_COMMAND, description=(__doc__ or "").split("\n")[0])
@@ -463,6 +569,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shipped = json.loads(HEAD_FILE.read_text("utf-8"))
     differing = [
         name for name in ("items_hash", "splits_hash", "figures") if shipped.get(name) != data[name]
+    ]
+    differing += [
+        f"heads.{kind}"
+        for kind, head in data["heads"].items()
+        if not same_head(shipped, kind, head)
     ]
     for name in differing:
         sys.stderr.write(f"{HEAD_FILE.name}: {name} differs from this fit; run {FIT_COMMAND}\n")

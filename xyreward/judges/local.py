@@ -4,10 +4,9 @@ It is a cheap stand-in, not the benchmark's judge. It compares an answer with th
 item brings; it does not understand the answer, cannot tell a correct command from a wrong one that
 looks like it, and needs items with solutions. Its agreement with the labels (figures with intervals
 in `local_head.json`, printed by `python -m xyreward.judges.fit_local --check`) holds for answers
-like the bundled ones: fluent, 60-160 words, each of a clear kind. Known to be worse: an answer that
-tries to solve the stated request and fails (focus comes out as `neither`); a failed answer to a
-control (it is often taken for one that invents a misconception, which costs nothing in reward: both
-get 0).
+like the bundled ones. Known to be worse: whether a failed answer to a control wanders, tries, or
+invents a misconception (three things that look alike without a solution in them, and of which only
+trying earns anything). It does not see negation: "do not <the solution>" is the solution to it.
 
 Use it to try things, to test a pipeline, and to rank candidates before a better judge sees them.
 

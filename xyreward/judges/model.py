@@ -122,6 +122,9 @@ class Question:
     grounded: bool
 
 
+# Not the module's generator: waiting must not shift the random numbers of a seeded training.
+_RANDOM = random.Random()  # noqa: S311
+
 _UNKNOWN = Grounding("unknown yet", "not inferred yet", inferred=True)
 
 
@@ -628,7 +631,7 @@ class _Asking:
                     retry=False,
                 )
             # What is reserved is the worst case. Most of it comes back when those calls end.
-            await asyncio.sleep(random.uniform(0.1, 0.3))  # noqa: S311
+            await asyncio.sleep(_RANDOM.uniform(0.1, 0.3))
 
     def received(self, reply: Reply) -> None:
         judge, question = self._judge, self._question

@@ -1,0 +1,174 @@
+"""One step of TRL's trainer on a toy model, with the settings of a run, before the run begins.
+
+TRL, peft and torch look at many values only when the trainer is built or takes its first step, which in a
+run comes after minutes of evaluation. A model of two layers and 0.2 MB shows the same errors in under a
+second, and as it is cheap, trying again without each key in turn tells which key it was.
+
+Not here: what depends on the model (names of its modules, memory). `recipe.build_trainer` finds the former
+by building the real trainer before the evaluation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+ROWS = 4
+
+LORA_OF_ANY_MODEL = frozenset(
+    {
+        "r",
+        "lora_alpha",
+        "lora_dropout",
+        "bias",
+        "use_rslora",
+        "use_dora",
+        "init_lora_weights",
+        "lora_bias",
+    }
+)
+"""Keys of `lora` that mean the same for every model; the others name modules or layers."""
+
+REHEARSED_AS: Mapping[str, Any] = {
+    "max_steps": 1,
+    "pad_token": None,
+    "dataloader_drop_last": False,
+    "dataset_num_proc": None,
+    "save_strategy": "no",
+    "logging_strategy": "no",
+    "report_to": "none",
+    "torch_compile": False,
+    "disable_tqdm": True,
+}
+"""Settings that would make the rehearsal slow, visible, or fail for want of data."""
+
+CUT = 28
+"""Tokens: longer than the prompt, shorter than prompt and answer, so that something is cut."""
+
+
+def rehearse(dpo: Mapping[str, Any], lora: Mapping[str, Any] | None) -> Exception | None:
+    """The error that one step of DPO with these settings ends in; None where it works.
+
+    Args:
+        dpo: arguments of TRL's DPOConfig.
+        lora: arguments of peft's LoraConfig; None: all weights are trained.
+
+    Nothing is rehearsed where DeepSpeed or FSDP shard the model: they want the real one. Of several
+    processes the first rehearses, alone; the others wait for it where they are told of each other.
+    """
+    if dpo.get("deepspeed") or dpo.get("fsdp") or _sharded_by_accelerate():
+        return None
+    if os.environ.get("RANK", "0") != "0":
+        return None
+    with _quiet(), _alone(), tempfile.TemporaryDirectory() as folder:
+        try:
+            _step(folder, dpo, lora)
+        except Exception as error:  # of any of five libraries; it is told, not hidden
+            return error
+    return None
+
+
+Attempt = Callable[[Mapping[str, Any], Mapping[str, Any] | None], Exception | None]
+
+
+def culprits(
+    dpo: Mapping[str, Any],
+    lora: Mapping[str, Any] | None,
+    given: Sequence[str],
+    attempt: Attempt = rehearse,
+) -> list[str]:
+    """Which of the keys in `given` (`dpo.beta`, `lora.r`) the attempt, which failed, works without."""
+    found = []
+    for name in given:
+        section, _, key = name.partition(".")
+        without = {k: v for k, v in (dpo if section == "dpo" else lora or {}).items() if k != key}
+        pair = (without, lora) if section == "dpo" else (dpo, without)
+        if attempt(*pair) is None:
+            found.append(name)
+    return found
+
+
+def _step(folder: str, dpo: Mapping[str, Any], lora: Mapping[str, Any] | None) -> None:
+    from datasets import Dataset
+    from peft import LoraConfig
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl import DPOConfig, DPOTrainer
+
+    from xyreward.testing import tiny_policy
+
+    cut = {"max_length": CUT} if dpo.get("max_length", CUT) is not None else {}
+    settings = DPOConfig(**{**dpo, **REHEARSED_AS, **cut, "output_dir": f"{folder}/out"})
+    toy = tiny_policy(f"{folder}/toy")
+    adapter = None
+    if lora is not None:
+        of_any = {key: value for key, value in lora.items() if key in LORA_OF_ANY_MODEL}
+        adapter = LoraConfig(**{"task_type": "CAUSAL_LM", "target_modules": "all-linear", **of_any})
+    row = {
+        "prompt": [{"role": "user", "content": "Why?"}],
+        "chosen": [{"role": "assistant", "content": "Because."}],
+        "rejected": [{"role": "assistant", "content": "Never mind."}],
+    }
+    trainer = DPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(toy),
+        args=settings,
+        train_dataset=Dataset.from_list([row] * ROWS),
+        processing_class=AutoTokenizer.from_pretrained(toy),
+        peft_config=adapter,
+    )
+    loss = trainer.train().training_loss
+    if not math.isfinite(loss):
+        raise ValueError(f"the loss of the first step is {loss}")
+
+
+def _sharded_by_accelerate() -> bool:
+    return any(
+        os.environ.get(name, "").lower() in {"1", "true", "yes", "on"}
+        for name in ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP")
+    )
+
+
+OF_OTHER_PROCESSES = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PMI_SIZE",
+    "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE",
+)  # fmt: skip
+"""Variables by which accelerate and transformers find out that they are one of several processes."""
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """As if this process were the only one. The next DPOConfig makes accelerate look again."""
+    kept = {name: os.environ.pop(name) for name in OF_OTHER_PROCESSES if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the rehearsal's bars, figures and warnings off the terminal; the run itself shows them."""
+    import datasets
+    from transformers.utils import logging
+
+    bars = (datasets.are_progress_bars_disabled(), logging.is_progress_bar_enabled())
+    datasets.disable_progress_bars()
+    logging.disable_progress_bar()
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if not bars[0]:
+            datasets.enable_progress_bars()
+        if bars[1]:
+            logging.enable_progress_bar()
