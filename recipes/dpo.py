@@ -26,6 +26,9 @@ def main() -> None:
     settings, lora = recipe.dpo_settings(config, arguments.path)
     data = recipe.load_data(config)
     pairs = recipe.make_pairs(config, data)
+    if arguments.dry_run:
+        recipe.print_estimate(config, data, times=2)
+        return
     run = recipe.Run(config, arguments)
 
     policy = run.load_policy(trainable=True)

@@ -20,6 +20,9 @@ def main() -> None:
     config, arguments = parse_arguments(EvaluateRecipe, DEFAULT)
     recipe.check_before_evaluation(config)
     data = recipe.load_data(config)
+    if arguments.dry_run:
+        recipe.print_estimate(config, data, times=1)
+        return
     run = recipe.Run(config, arguments)
     facts = run.record_data(data)
     run.finish(run.evaluate("evaluation", run.load_policy(), data), None, facts)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from xyreward.testing.fake_api import FakeAPI
+
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 
@@ -201,6 +203,33 @@ def test_the_tuned_adapter_is_evaluated_alone(
     trained = (run / "after.jsonl").read_text().split("\n")[1:4]
     for a, b in zip(alone, trained, strict=True):
         assert json.loads(a)["better"] == json.loads(b)["better"]
+
+
+def test_a_judge_that_asks_a_model_has_its_bill_in_the_report(tiny: str, tmp_path: Path) -> None:
+    with FakeAPI() as api:
+        arguments = [
+            "evaluate",
+            f"--model={tiny}",
+            f"--output-dir={tmp_path / 'eval'}",
+            "--set=evaluation.limit=3",
+            "--set=evaluation.parts=[writing]",
+            "--set=evaluation.max_new_tokens=8",
+            f"--set=evaluation.judge=chat:judge@{api.base_url}",
+            f"--set=evaluation.judge_options={{store: {tmp_path / 'v.sqlite'}}}",
+        ]
+        planned = launch(*arguments, "--dry-run")
+        assert planned.returncode == 0, planned.stderr[-3000:]
+        assert "6 calls to make" in planned.stdout
+        assert api.stats.billed == 0
+        assert not (tmp_path / "eval").exists()
+        done = launch(*arguments)
+        assert done.returncode == 0, done.stderr[-3000:]
+        judged = api.stats.calls
+    facts = json.loads((tmp_path / "eval/report.json").read_text())["facts"]
+    # One tiny request besides finds out whether the server takes schemas; empty answers need no call.
+    assert 0 < facts["judge calls"] <= 6
+    assert facts["judge calls"] <= judged <= facts["judge calls"] + 1
+    assert facts["judge calls of unknown price"] == facts["judge calls"]
 
 
 def test_training_goes_on_with_an_adapter(finished: tuple[Path, str, str], tmp_path: Path) -> None:

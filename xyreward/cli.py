@@ -106,7 +106,7 @@ def score(
     )
     file = AnswersFile(answers, load_items(items))
     if dry_run:
-        _print_estimate(judge, estimate_file(file, chosen))
+        _say(f"{judge}: {estimate_file(file, chosen) or 'makes no calls'}. Nothing was sent.")
         return
     if isinstance(chosen, ModelJudge):
         chosen.check([])  # its key and its store, before a bar is shown
@@ -155,8 +155,7 @@ def attack(
     import json
 
     from xyreward.attack import aattack, calls_needed, known_answers
-    from xyreward.judges import load_judge
-    from xyreward.judges.model import ModelJudge
+    from xyreward.judges import described, load_judge
     from xyreward.loading import bundled_splits, load_items
     from xyreward.splits import assign_splits
 
@@ -172,10 +171,7 @@ def attack(
     total = calls_needed(chosen, tries=tries)
     if dry_run:
         known = known_answers(chosen)
-        found = None
-        if isinstance(one, ModelJudge):
-            found = one.estimate([i for i, _ in known], [text for _, text in known])
-        _print_estimate(judge, found)
+        _say(described(one, [i for i, _ in known], [text for _, text in known]))
         _say(
             f"That is for {len(known)} known attacks. The search adds {total - len(known)} answers."
         )
@@ -237,8 +233,7 @@ def compare(
     """
     from xyreward.compare import compare as compare_judges
     from xyreward.compare import labelled, to_markdown
-    from xyreward.judges import load_judge
-    from xyreward.judges.model import ModelJudge
+    from xyreward.judges import described, load_judge
     from xyreward.loading import bundled_splits, load_items
     from xyreward.splits import assign_splits
 
@@ -251,11 +246,8 @@ def compare(
     ]
     if dry_run:
         known = [(i, r.text) for i in chosen for r in i.references if r.labels is not None]
-        for name, one in zip(judges, loaded_judges, strict=True):
-            found = None
-            if isinstance(one, ModelJudge):
-                found = one.estimate([i for i, _ in known], [text for _, text in known])
-            _print_estimate(name, found)
+        for one in loaded_judges:
+            _say(described(one, [i for i, _ in known], [text for _, text in known]))
         return
     clusters = {i.id: splits.placements[i.content_hash].cluster for i in chosen}
     figures = _run(compare_judges(loaded_judges, chosen, clusters))
@@ -437,22 +429,6 @@ def _bar(total: int, judge: Any) -> Iterator[Callable[[int], object]]:
             bar.update(rows)
 
         yield advance
-
-
-def _print_estimate(judge: str, estimate: Any) -> None:
-    if estimate is None:
-        _say(f"{judge}: makes no calls")
-        return
-    cost = "unknown (no price)" if estimate.cost_usd is None else f"about {estimate.cost_usd:.2f}"
-    worst = "" if estimate.worst_usd is None else f", at most {estimate.worst_usd:.2f}"
-    minutes = (
-        "" if estimate.minutes is None else f"; {estimate.minutes:.0f} minutes at these limits"
-    )
-    _say(
-        f"{judge}: {estimate.calls} calls to make, {estimate.in_store} verdicts in the store; about "
-        f"{estimate.input_tokens:,} input and {estimate.output_tokens:,} output tokens; US dollars: {cost}"
-        f"{worst}{minutes}. Nothing was sent."
-    )
 
 
 def _say_bill(judge: Any) -> None:

@@ -84,6 +84,9 @@ class EvaluationConfig(_Section):
     parts: tuple[EvaluationPart, ...] = PARTS
     """Empty: no evaluation."""
     judge: str = "local"
+    """See docs/judges.md. Better not the one that made the training signal."""
+    judge_options: dict[str, Any] = Field(default_factory=dict)
+    """Options of `load_judge` for a judge that asks a model: votes, budget_usd, store, max_concurrency..."""
     max_new_tokens: _Count = 192
     """Longest generated answer, in tokens. Answers that reach it are counted."""
     batch_size: _Count = 16
@@ -131,6 +134,7 @@ class Arguments:
 
     path: Path
     resume: bool
+    dry_run: bool = False
 
 
 def parse_arguments(
@@ -148,6 +152,11 @@ def parse_arguments(
     parser.add_argument("--output-dir", help="same as --set output_dir=...")
     parser.add_argument(
         "--resume", action="store_true", help="go on with the run in output_dir where it stopped"
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="check everything that needs no model, print what the judge would cost, and stop",
     )
     parser.add_argument(
         "--skip-eval", action="store_true", help="same as --set evaluation.parts=[]"
@@ -169,7 +178,9 @@ def parse_arguments(
         overrides.append(f"output_dir={json.dumps(args.output_dir)}")
     if args.skip_eval:
         overrides.append("evaluation.parts=[]")
-    return load_config(recipe, args.config, overrides), Arguments(args.config, args.resume)
+    return load_config(recipe, args.config, overrides), Arguments(
+        args.config, args.resume, args.dry_run
+    )
 
 
 def load_config(recipe: type[R], path: str | Path, overrides: Sequence[str] = ()) -> R:

@@ -46,7 +46,8 @@ from xyreward.errors import (
 )
 from xyreward.evaluation import Evaluation, Row, evaluate
 from xyreward.items import Item, items_hash
-from xyreward.judges import load_judge
+from xyreward.judges import Judge, described, load_judge
+from xyreward.judges.model import ModelJudge
 from xyreward.loading import bundled_splits, load_items
 from xyreward.locate import (
     MARK,
@@ -438,7 +439,7 @@ class Run:
             part = evaluate(
                 policy,
                 mine,
-                judge=config.judge,
+                judge=evaluation_judge(self.config) if "writing" in config.parts else config.judge,
                 parts=config.parts,
                 clusters=data.clusters,
                 max_new_tokens=config.max_new_tokens,
@@ -482,7 +483,12 @@ class Run:
         report = reports.build_report(
             before,
             after,
-            facts={**facts, "seconds": self.seconds, "peak memory, GiB": peak_memory_gib()},
+            facts={
+                **facts,
+                **self._bill(),
+                "seconds": self.seconds,
+                "peak memory, GiB": peak_memory_gib(),
+            },
             max_failure_rate=self.config.evaluation.max_failure_rate,
             seed=self.config.seed,
         )
@@ -490,6 +496,21 @@ class Run:
         self.write("report.json", reports.to_json(report))
         self.say("\n" + reports.to_markdown(report))
         self.say(f"All of it is in {self.folder.path}")
+
+    def _bill(self) -> dict[str, Any]:
+        """What the judge cost over all processes and resumptions, where it is one that may cost."""
+        if "writing" not in self.config.evaluation.parts:
+            return {}
+        judge = evaluation_judge(self.config)
+        if not isinstance(judge, ModelJudge):
+            return {}
+        spent = judge.store.ledger.spent(judge.run)
+        return {
+            "judge calls": spent.calls,
+            "judge, US dollars": round(spent.settled_usd, 4),
+            "judge, possibly billed at most, US dollars": round(spent.possibly_usd, 4),
+            "judge calls of unknown price": spent.unpriced_calls,
+        }
 
 
 def _use_all_cores() -> None:
@@ -552,7 +573,49 @@ def check_before_evaluation(config: Recipe) -> None:
             "take it out"
         )
     if "writing" in config.evaluation.parts:
-        load_judge(config.evaluation.judge)
+        judge = evaluation_judge(config)
+        if (check := getattr(judge, "check", None)) is not None:
+            check([])  # its key and its store, before a model is loaded
+
+
+def evaluation_judge(config: Recipe) -> Judge:
+    """The judge of the held-out evaluation, with its options; its bill goes by the run's folder.
+
+    Raises:
+        ConfigError: an option that would be written into the run folder and must not be.
+        JudgeError, MissingDependency: the judge cannot be loaded.
+    """
+    wanted = config.evaluation
+    options: dict[str, Any] = dict(wanted.judge_options)
+    if "api_key" in options:
+        raise ConfigError(
+            "evaluation.judge_options.api_key: would be written into the run folder; set the key in the "
+            "environment (ANTHROPIC_API_KEY, XYREWARD_CHAT_KEY)"
+        )
+    if wanted.judge.partition(":")[0] in ("anthropic", "chat", "panel"):
+        # Before and after, and every resumption, are one run: its budget holds for all of them.
+        options.setdefault("run", str(Path(config.output_dir).expanduser().resolve()))
+    return load_judge(wanted.judge, **options)
+
+
+def print_estimate(config: Recipe, data: Data, times: int) -> None:
+    """Print what judging would cost and how long it would take, for `--dry-run`. Sends nothing.
+
+    Args:
+        config: of the recipe.
+        data: whose held-out items will be answered.
+        times: how many policies are evaluated (2: before and after).
+    """
+    wanted = config.evaluation
+    print(f"{len(data.train)} train items; {len(data.held_out)} held-out items")  # noqa: T201
+    if "writing" not in wanted.parts:
+        print("no answer is judged")  # noqa: T201
+        return
+    judge = evaluation_judge(config)
+    # Answers are not written yet: their length is the longest allowed, at four characters a token.
+    answers = [f"{n} " + "word " * (wanted.max_new_tokens * 4 // 5) for n in range(times)]
+    items = [item for item in data.held_out for _ in answers]
+    print(described(judge, items, answers * len(data.held_out)))  # noqa: T201
 
 
 # ---------------------------------------------------------------- training

@@ -31,7 +31,7 @@ from pydantic import ValidationError
 from xyreward.errors import DataError, RunFolderError
 from xyreward.items import Item, items_hash
 from xyreward.judges import Judge
-from xyreward.judges.model import Estimate, ModelJudge
+from xyreward.judges.model import Estimate
 from xyreward.reward import Reward
 from xyreward.scoring import Score, ascore
 
@@ -133,13 +133,14 @@ def estimate_file(answers: AnswersFile, judge: Judge) -> Estimate | None:
 
     Equal questions are counted once within a chunk of rows, so the true figure may be a little lower.
     """
-    if not isinstance(judge, ModelJudge):
+    estimate = getattr(judge, "estimate", None)
+    if estimate is None:
         return None
     total: Estimate | None = None
     for chunk in answers.chunks():
         rows = [(item, row["answer"]) for row, item in chunk if row["answer"].strip()]
-        one = judge.estimate([i for i, _ in rows], [a for _, a in rows])
-        total = one if total is None else total + one
+        one: Estimate | None = estimate([i for i, _ in rows], [a for _, a in rows])
+        total = one if total is None or one is None else total + one
     return total
 
 

@@ -208,3 +208,10 @@ def _take_no_options(judge: str, options: JudgeOptions) -> None:
             f"judge {judge!r} takes no options, found {', '.join(options)}; they are for judges that "
             "ask a model"
         )
+
+
+def described(judge: Judge, items: Sequence[Item], answers: Sequence[str]) -> str:
+    """One line on what judging these would take now: calls, tokens, dollars. Sends nothing."""
+    estimate = getattr(judge, "estimate", None)
+    found = None if estimate is None else estimate(items, answers)
+    return f"{judge.name}: {found or 'makes no calls'}. Nothing was sent."

@@ -108,6 +108,16 @@ class Estimate:
             total(self.minutes, other.minutes),
         )
 
+    def __str__(self) -> str:
+        cost = "unknown (no price)" if self.cost_usd is None else f"about {self.cost_usd:.2f}"
+        worst = "" if self.worst_usd is None else f", at most {self.worst_usd:.2f}"
+        minutes = "" if self.minutes is None else f"; {self.minutes:.0f} minutes at these limits"
+        return (
+            f"{self.calls} calls to make, {self.in_store} verdicts in the store; about "
+            f"{self.input_tokens:,} input and {self.output_tokens:,} output tokens; US dollars: {cost}"
+            f"{worst}{minutes}"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Question:

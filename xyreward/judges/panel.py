@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from xyreward.errors import JudgeError
 from xyreward.items import Item
 from xyreward.judges import Judge
 from xyreward.judges.votes import Outcome, combine
 from xyreward.verdict import JudgeFailure
+
+if TYPE_CHECKING:
+    from xyreward.judges.model import Estimate
 
 
 class PanelJudge:
@@ -48,6 +52,15 @@ class PanelJudge:
         for member in self._members:
             if check := getattr(member, "check", None):
                 check(items)
+
+    def estimate(self, items: Sequence[Item], answers: Sequence[str]) -> Estimate | None:
+        """See `ModelJudge.estimate`; the sum over members, None where none of them makes calls."""
+        total: Estimate | None = None
+        for member in self._members:
+            if estimate := getattr(member, "estimate", None):
+                one: Estimate = estimate(items, answers)
+                total = one if total is None else total + one
+        return total
 
     async def judge(self, items: Sequence[Item], answers: Sequence[str]) -> list[Outcome]:
         """See `Judge`. A member that stops for good (wrong key, spent limit) stops the panel."""
