@@ -1,5 +1,6 @@
 """What recipes share, in this process: checks that must come before any hour of training."""
 
+import gc
 import io
 import json
 import warnings
@@ -152,7 +153,8 @@ def test_a_module_that_the_policy_does_not_have_is_named_and_the_folder_takes_th
         trainer_of(run, policy, pairs, settings, lora)
     assert str(caught.value).startswith("some.yaml: lora.target_modules: ")
     assert "query_key_value" in str(caught.value)
-    del run
+    del run, caught  # its traceback holds the run, which holds the lock
+    gc.collect()
     corrected = config(tmp_path, tiny, seed=1)
     assert recipe.Run(corrected, Arguments(PATH, resume=False)).folder.read("data.json") is None
 
