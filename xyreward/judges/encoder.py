@@ -135,10 +135,8 @@ def chunks(answer: str) -> list[str]:
     A chunk depends on its own paragraph or code block only, so text that is added in paragraphs of
     its own leaves the other chunks as they are. Chunks are `plain`.
     """
-    # Divided first: NFKC makes a Latin mark of a Chinese question mark, which ends no sentence.
     answer = _without_invisible(answer[:MAX_CHARACTERS])
-    pieces = [plain(piece) for piece in islice(_pieces(answer), MAX_CHUNKS)]
-    return pieces or [plain(answer.strip()[:CHUNK_CHARACTERS])]
+    return list(islice(_pieces(answer), MAX_CHUNKS)) or [plain(answer.strip()[:CHUNK_CHARACTERS])]
 
 
 def _pieces(answer: str) -> Iterator[str]:
@@ -158,7 +156,8 @@ def _prose(prose: str) -> Iterator[str]:
 def _sentences(paragraph: str) -> list[str]:
     out: list[str] = []
     for raw in _SENTENCE_END.split(paragraph):
-        piece = _BULLET.sub("", raw).strip()
+        # Not before: NFKC makes a Latin mark of a Chinese question mark, which ends no sentence here.
+        piece = _BULLET.sub("", plain(raw)).strip()
         if not any(c.isalnum() for c in piece):
             continue
         if out and len(out[-1].encode("utf-8", "replace")) < FRAGMENT_BYTES:
@@ -172,7 +171,7 @@ def _code(block: str) -> list[str]:
     """Groups of a few lines; a blank line ends one."""
     out: list[str] = []
     open_group = False
-    for line in block.splitlines():
+    for line in map(plain, block.splitlines()):
         if not line.strip() or line.strip().startswith(("```", "~~~")):
             open_group = False
         elif open_group and len(out[-1]) + len(line) < CHUNK_CHARACTERS // 2:
