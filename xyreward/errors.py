@@ -25,12 +25,21 @@ from typing import Any
 class XYRewardError(Exception):
     """Base class: catch this for everything that xyreward raises on purpose."""
 
+    def __str__(self) -> str:
+        # Messages quote names of files, columns and items, and are read in terminals.
+        return "\n".join(map(printable, super().__str__().split("\n")))
+
+
+def printable(text: str) -> str:
+    """A text with what a terminal obeys or hides (escapes, line ends, bidi marks) as Python's escapes."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
 
 class DataError(XYRewardError, ValueError):
     """Items or answers from outside are malformed."""
 
     def __init__(self, problems: Sequence[str], *, shown: int = 20) -> None:
-        self.problems = list(problems)
+        self.problems = [printable(problem) for problem in problems]
         """One line per problem: file, row, field, what was found, what was expected."""
         more = len(self.problems) - shown
         tail = f"\n  ... and {more} more (all in `.problems`)" if more > 0 else ""
