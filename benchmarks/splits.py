@@ -4,7 +4,9 @@
 
 Queries are drawn from 20,000 words with Zipf's frequencies, so that unrelated ones share common
 words as texts do; one in ten is an earlier query with a few words changed. Beside it: what a user
-would write instead, every pair compared, measured on 1,000 items and scaled by the square.
+would write instead, every pair compared, measured on 1,000 items and scaled by the square. Then as many
+questions of one form ("How do I install X on Y?"), short, long, and with half of their words their own:
+what all have in common must not make each pair a candidate.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from string import ascii_lowercase
 from typing import TypeVar
 
 from xyreward.items import Item
@@ -56,6 +60,11 @@ def main() -> None:
         f"every pair compared {seconds * (len(items) / len(few)) ** 2:6.1f} s   (scaled from "
         f"{len(few):,} items in {seconds:.1f} s)"
     )
+    for form in FORMS:
+        alike = of_one_form(args.items, form)
+        splits, seconds = timed(partial(assign_splits, alike))
+        clusters = len({p.cluster for p in splits.placements.values()})
+        print(f"one form, {form:9} {seconds:6.1f} s   ({clusters:,} clusters)")
     print(f"peak memory         {peak_mib():6.0f} MiB, of which {before:.0f} before the first call")
 
 
@@ -76,6 +85,30 @@ def made(n: int, words: int) -> tuple[list[Item], int]:
             query = chance.choices(vocabulary, weights, k=length)
         queries.append(query)
     return [make_item(id=f"i{k}", query=" ".join(q)) for k, q in enumerate(queries)], repeats
+
+
+FORMS = {
+    "short": "How do I install {} on {}?",
+    "half own": "How do I quickly install the {2} {3} {4} {5} {6} {0} on {1} now?",
+    "long": "I have been trying for some days now and nothing that I found has helped me so far, so please "
+    "tell me in simple words how do I install {} on {} without breaking what is already there on the "
+    "machine of my mother?",
+}
+
+
+def of_one_form(n: int, form: str) -> list[Item]:
+    chance = random.Random(0)
+    names = ["".join(chance.choices(ascii_lowercase, k=6)) for _ in range(2_000)]
+    places = ["".join(chance.choices(ascii_lowercase, k=5)) for _ in range(300)]
+    return [
+        make_item(
+            id=f"i{k}",
+            query=FORMS[form].format(
+                chance.choice(names), chance.choice(places), *chance.choices(names, k=5)
+            ),
+        )
+        for k in range(n)
+    ]
 
 
 def every_pair(items: list[Item]) -> int:

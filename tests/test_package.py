@@ -103,10 +103,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
 )
 def test_what_needs_no_model_loads_no_heavy_package(code: str) -> None:
     seen = f"{code}; import json, sys; print(json.dumps([m for m in {HEAVY} if m in sys.modules]))"
-    if "assign_splits" in code:  # the search for near-duplicates stands on scipy
-        assert set(json.loads(python(seen))) <= {"scipy"}
-    else:
-        assert json.loads(python(seen)) == []
+    assert json.loads(python(seen)) == []
 
 
 def test_importing_the_package_imports_only_what_is_in_it() -> None:

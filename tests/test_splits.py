@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ def locked(path: Path, placements: dict[str, Side | None]) -> Path:
 
 
 def clusters_by_hand(items: Sequence[Item]) -> list[set[int]]:
-    """Every pair compared, no MinHash: what `assign_splits` must agree with."""
+    """Every pair compared: what `assign_splits` must agree with."""
 
     def shingles(text: str) -> set[tuple[str, ...]]:
         tokens = text.split()
@@ -632,9 +632,83 @@ def test_near_duplicates_are_found_at_the_threshold_and_not_below() -> None:
     assert list(near_duplicates(pair(7))) == []  # 7 / 17 = 0.41
 
 
-def test_the_search_misses_almost_none() -> None:
+# Few words, so that similarities of all sizes occur, and lengths that differ.
+wordy = st.lists(st.sampled_from("abcd"), max_size=14).map(" ".join)
+
+
+@quick
+@given(st.lists(wordy, max_size=14), st.sampled_from([0.1, 0.3, 0.5, 0.8, 1.0]))
+def test_all_near_duplicates_are_found_and_no_others(texts: list[str], threshold: float) -> None:
+    def shingles(text: str) -> set[tuple[str, ...]]:
+        tokens = text.split()
+        if len(tokens) < 3:
+            return {tuple(tokens)}
+        return {tuple(tokens[i : i + 3]) for i in range(len(tokens) - 2)}
+
+    sets = [shingles(text) for text in texts]
+    by_hand = [
+        (i, j)
+        for i in range(len(sets))
+        for j in range(i)
+        if len(sets[i] & sets[j]) >= threshold * len(sets[i] | sets[j])
+    ]
+    assert sorted(near_duplicates(texts, threshold)) == by_hand
+
+
+def test_the_search_misses_none_among_many() -> None:
     texts = [text for seed in range(150) for text in (question(seed), variant(seed, seed % 15))]
     assert {(2 * n + 1, 2 * n) for n in range(150)} == set(near_duplicates(texts))
+
+
+@quick
+@given(data_sets())
+def test_pairs_within_a_cluster_are_left_out_and_those_that_are_left_connect_the_same(
+    items: list[Item],
+) -> None:
+    texts = [item.query_text for item in items]
+
+    def connected(pairs: Iterable[tuple[int, int]]) -> set[frozenset[int]]:
+        for i, j in pairs:
+            joined = names[i] | names[j]
+            names.update(dict.fromkeys(joined, joined))
+        return set(names.values())
+
+    names = {i: frozenset([i]) for i in range(len(texts))}
+    everything = connected(near_duplicates(texts))
+    names = {i: frozenset([i]) for i in range(len(texts))}
+    few = []
+    for pair in near_duplicates(texts, cluster=lambda i: min(names[i])):
+        few.append(pair)
+        connected([pair])
+    assert set(names.values()) == everything
+    assert len(few) == len(texts) - len(everything)  # a spanning forest: no pair more than it takes
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "How do I install {} on {}?",
+        "After days of looking for it I have to ask here: how do I install {} on {} without breaking "
+        "what is already there on the old machine of my mother, who needs it daily?",
+    ],
+    ids=["few words in common", "most words in common"],
+)
+def test_questions_of_one_form_are_compared_only_where_they_may_be_alike(form: str) -> None:
+    n = 600
+    asked = 0
+
+    def cluster(i: int) -> int:
+        nonlocal asked
+        asked += 1
+        return names[i]
+
+    texts = [form.format(f"tool{i}", f"system{i % 7}") for i in range(n)]
+    names = list(range(n))
+    for i, j in near_duplicates(texts, cluster=cluster):
+        old, new = names[i], names[j]
+        names[:] = [new if name == old else name for name in names]
+    # Each pair would be n * n / 2 = 180,000 comparisons, and each asks twice.
+    assert asked < 200 * n
 
 
 @pytest.mark.parametrize(

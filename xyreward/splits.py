@@ -5,19 +5,21 @@ is never divided. `splits.json` records content hash -> side and cluster, so tha
 more items keeps every earlier decision.
 
 Not here: paraphrases. Two people who ask the same thing in other words are not near-duplicates by
-MinHash; sources that know such pairs say so with `group`.
+their words alone; sources that know such pairs say so with `group`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -380,7 +382,7 @@ def _clusters(items: Sequence[Item]) -> list[list[Item]]:
             keys.append(("group", item.source, item.group))
         for key in keys:
             parent[find(i)] = find(first.setdefault(key, i))
-    for i, j in near_duplicates([item.query_text for item in items]):
+    for i, j in near_duplicates([item.query_text for item in items], cluster=find):
         parent[find(i)] = find(j)
     clusters: dict[int, list[Item]] = defaultdict(list)
     for i, item in enumerate(items):
@@ -406,29 +408,64 @@ def _shingles(text: str) -> set[str]:
 
 
 def near_duplicates(
-    texts: Sequence[str], threshold: float = NEAR_DUPLICATE
+    texts: Sequence[str],
+    threshold: float = NEAR_DUPLICATE,
+    *,
+    cluster: Callable[[int], int] = lambda i: i,
 ) -> Iterator[tuple[int, int]]:
     """Pairs (i, j), j < i, of texts whose shingles have a Jaccard similarity >= `threshold`.
 
-    Candidates come from MinHash-LSH (datasketch), then the exact similarity is computed, so a pair
-    that is reported is one.
-    """
-    from datasketch import MinHash, MinHashLSH
+    All of them and no others: an exact set-similarity join by prefix filtering (Bayardo, Ma and
+    Srikant, Scaling Up All Pairs Similarity Search, WWW 2007, section 4). Of two similar texts the
+    rarest shingles must overlap, so what thousands of questions of one form have in common ("how do
+    I install") brings no candidates, as it would with MinHash.
 
-    # 42 bands of 3 rows: of pairs with similarity s, 1 - (1 - s**3)**42 become candidates, which is
-    # 0.996 at 0.5 (datasketch's own choice for this threshold gives 0.86) and 0.04 at 0.1.
-    lsh = MinHashLSH(num_perm=128, params=(42, 3))
-    shingled: list[set[str]] = []
-    for i, text in enumerate(texts):
-        shingles = _shingles(text)
-        shingled.append(shingles)
-        sketch = MinHash(num_perm=128, seed=1)
-        sketch.update_batch([s.encode("utf-8", "surrogatepass") for s in shingles])
-        for j in lsh.query(sketch):
-            other = shingled[j]
-            if len(shingles & other) >= threshold * len(shingles | other):
-                yield i, j
-        lsh.insert(i, sketch)
+    Args:
+        texts: in any order.
+        threshold: in (0, 1].
+        cluster: index of a text -> what names its cluster so far. Pairs within one are left out; it
+            is asked again after each pair, so a caller that joins clusters as pairs come gets just
+            those pairs that it needs.
+    """
+    numbers: dict[str, int] = {}
+    shingled = [
+        frozenset(numbers.setdefault(shingle, len(numbers)) for shingle in _shingles(text))
+        for text in texts
+    ]
+    del numbers  # the shingles themselves are most of the memory
+    frequency = Counter(chain.from_iterable(shingled))
+    # Shingle -> texts that have it among their rarest, by the cluster they were in when they came.
+    seen: dict[int, dict[int, list[int]]] = defaultdict(dict)
+    # From short to long: a text has to be found only by those that are as long as it or longer.
+    for i in sorted(range(len(texts)), key=lambda i: len(shingled[i])):
+        mine = shingled[i]
+        rarest = sorted(mine, key=lambda shingle: (frequency[shingle], shingle))
+        # With any similar text it has this share of its shingles in common; with one as long, more.
+        probes = rarest[: _prefix(len(mine), threshold)]
+        kept = probes[: _prefix(len(mine), 2 * threshold / (1 + threshold))]
+        compared = set()
+        for shingle in probes:
+            if frequency[shingle] == 1:
+                continue
+            for members in seen[shingle].values():
+                for j in members:
+                    if cluster(i) == cluster(j):
+                        break  # and so are the others, which were in one cluster with j
+                    if j in compared:
+                        continue
+                    compared.add(j)
+                    other = shingled[j]
+                    common = len(mine & other)
+                    if common >= threshold * (len(mine) + len(other) - common):
+                        yield max(i, j), min(i, j)
+        for shingle in kept:
+            if frequency[shingle] > 1:
+                seen[shingle].setdefault(cluster(i), []).append(i)
+
+
+def _prefix(size: int, share: float) -> int:
+    """How many of `size` shingles must be looked at to meet one of any `share` of them."""
+    return size - math.ceil(share * size - 1e-9) + 1
 
 
 def _write_atomically(path: Path, text: str) -> None:
