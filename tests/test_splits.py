@@ -3,6 +3,7 @@
 import json
 import logging
 import random
+import resource
 import subprocess
 import sys
 from collections import Counter
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from xyreward.errors import DataError, LeakError
+from xyreward.errors import ConfigError, DataError, LeakError
 from xyreward.items import XY_KINDS, Item
 from xyreward.splits import (
     SIDES,
@@ -338,22 +339,57 @@ def test_a_lock_that_needs_no_change_is_not_written(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == [lock]  # not even a file lock: the folder may be read-only
 
 
-def test_a_lock_is_never_seen_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_is_never_seen_half_written(tmp_path: Path) -> None:
     lock = tmp_path / "splits.json"
     assign_splits(strangers(5), lock)
     whole = lock.read_text("utf-8")
-
-    def disk_full(self: Path, data: str, *args: Any, **kwargs: Any) -> int:
-        self.write_bytes(data[:40].encode())
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", disk_full)
-    with pytest.raises(OSError, match="No space left"):
-        assign_splits(strangers(9), lock)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 10, hard))  # as on a full disk
+    try:
+        with pytest.raises(ConfigError, match=r"cannot be written .*choose a path where it can"):
+            assign_splits(strangers(9), lock)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert lock.read_text("utf-8") == whole
-    assert [
-        p.name for p in tmp_path.iterdir() if p.name not in (lock.name, ".splits.json.lock")
-    ] == []
+    assert {p.name for p in tmp_path.iterdir()} == {lock.name, ".splits.json.lock"}
+    with lock.open(encoding="utf-8") as reading:  # whoever reads meanwhile reads the old one
+        assign_splits(strangers(9), lock)
+        assert reading.read() == whole
+    assert lock.read_text("utf-8") != whole
+
+
+@pytest.mark.parametrize(
+    ("lock", "said"),
+    [
+        ("", "expected the path of a splits.json, or null for none"),
+        (" ", "expected the path of a splits.json, or null for none"),
+        ("a\0b", "expected the path of a splits.json, or null for none"),
+        (".", r"is a folder, expected a file, e\.g\. .*splits\.json"),
+        ("items.jsonl/splits.json", r"cannot be read \(Not a directory\)"),
+        ("/dev/null", "is a device or pipe, expected a file"),
+        ("/proc/new/splits.json", "cannot be written"),
+        ("x" * 300, "cannot be read .File name too long"),
+    ],
+)
+def test_a_lock_that_cannot_be_is_told_in_one_line(
+    tmp_path: Path, lock: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("items.jsonl").touch()
+    with pytest.raises(ConfigError, match=rf"^splits lock .*{said}") as caught:
+        assign_splits(strangers(2), lock)
+    assert "\n" not in str(caught.value)
+    assert [p.name for p in tmp_path.iterdir()] == ["items.jsonl"]
+
+
+def test_a_lock_in_the_home_folder_is_found_without_a_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assign_splits(strangers(2), "~/locks/splits.json")
+    assert (tmp_path / "locks" / "splits.json").is_file()
+    assert not (tmp_path / "~").exists()
 
 
 def test_a_linked_lock_is_written_where_it_lies(tmp_path: Path) -> None:
@@ -411,6 +447,10 @@ H = "a" * 64
     [
         ("", "not a splits file"),
         ("<<<<<<< HEAD\n{}", "not a splits file"),
+        ("[" * 5000, "not a splits file (is nested"),
+        ('{"version": 1, "placements": {"a": ' + "[" * 900 + "]" * 900 + "}}", "is nested"),
+        ('{"version": NaN, "placements": {}}', "not a splits file (NaN"),
+        ('{"train": ["a"], "test": ["b"]}', "no object with version and placements"),
         ("[]", "no object with version and placements"),
         ('{"version": 1}', "no object with version and placements"),
         ('{"version": 2, "placements": {}}', "version 2, this release of xyreward reads 1"),
@@ -480,8 +520,14 @@ def test_a_newcomer_that_repeats_a_known_test_item_is_a_test_item() -> None:
         ("eval", "test"),
         ("validation", "dev"),
         ("dev", "dev"),
+        ("testset", "test"),
+        ("XYBenchTest", "test"),
+        ("held-out", "test"),
+        ("hidden", "test"),
+        ("valset", "dev"),
         ("train", None),
         ("latest", None),
+        ("contest", None),
         ("", None),
     ],
 )
@@ -497,6 +543,17 @@ def test_an_official_test_item_that_the_lock_has_on_train_is_an_error(tmp_path: 
         assign_splits(items, lock)
     assert len(caught.value.problems) == 2
     assert "'i1'" in caught.value.problems[0]
+
+
+def test_splits_that_have_an_official_test_item_on_train_give_no_train_side() -> None:
+    a, b = item("a", question(1), meta={"hub_split": "testset"}), item("b", question(2))
+    old = Splits({i.content_hash: Placement("train", i.content_hash) for i in (a, b)})
+    with pytest.raises(
+        DataError, match=r"'a' is of the source's official test split \('testset'\)"
+    ):
+        old.select([a, b], "train")
+    assert old.select([b], "train") == [b]
+    assert old.select([a, b], "test") == []
 
 
 def test_an_official_test_item_that_repeats_a_locked_train_item_goes_to_neither(

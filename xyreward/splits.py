@@ -21,10 +21,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from xyreward.errors import DataError, LeakError
+from xyreward.errors import ConfigError, DataError, LeakError, printable
 from xyreward.items import XY_KINDS, Item, text_hash
+from xyreward.split_names import split_in
+from xyreward.strict_json import faults, parse_json
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +39,6 @@ NEAR_DUPLICATE = 0.5
 """Jaccard similarity of 3-word shingles at or above which two queries count as one. Measured on
 edits: changing one word in twelve leaves about 0.6, and unrelated queries of one domain stay below
 0.1."""
-
-OFFICIAL_TEST = frozenset({"test", "testing", "eval", "evaluation"})
-OFFICIAL_DEV = frozenset({"validation", "valid", "dev", "val"})
-"""Words in the name of a source's own split that hold it out: `test`, `test_hard`, `validation`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +75,16 @@ class Splits:
             ) from None
 
     def select(self, items: Iterable[Item], side: Side) -> list[Item]:
-        """The items on one side, in their order."""
-        return [item for item in items if self.side(item) == side]
+        """The items on one side, in their order.
+
+        Raises:
+            DataError: an item of an official test split is on the train side. `assign_splits` puts
+                none there, but these splits may be older than what names it.
+        """
+        chosen = [item for item in items if self.side(item) == side]
+        if side == "train":
+            _refuse(item for item in chosen if official_side(item) == "test")
+        return chosen
 
     @property
     def hash(self) -> str:
@@ -102,15 +108,8 @@ class Splits:
             DataError: with every problem found.
         """
         remake = "restore it from version control, or delete it to assign all sides anew"
-        twice: list[str] = []
-
-        def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-            counts = Counter(key for key, _ in pairs)
-            twice.extend(key for key, n in counts.items() if n > 1)  # a merge that went wrong
-            return dict(pairs)
-
         try:
-            data = json.loads(text, object_pairs_hook=once)
+            data = parse_json(text)
         except ValueError as error:
             raise DataError([f"{name}: not a splits file ({error}); {remake}"]) from None
         if not isinstance(data, dict) or not isinstance(data.get("placements"), dict):
@@ -119,9 +118,11 @@ class Splits:
             )
         if data.get("version") != 1:
             raise DataError(
-                [f"{name}: version {data.get('version')!r}, this release of xyreward reads 1"]
+                [f"{name}: version {data.get('version')!r:.40}, this release of xyreward reads 1"]
             )
-        problems = [f"{name}: {key!r} is there twice; {remake}" for key in twice]
+        if wrong := list(faults(data)):  # keys given twice: a merge that went wrong
+            raise DataError([f"{name}: {place!r} {what}; {remake}" for place, what in wrong])
+        problems = []
         placements: dict[str, Placement] = {}
         for key, value in data["placements"].items():
             match value:
@@ -156,17 +157,16 @@ def assign_splits(
 
     Args:
         items: all items of all sides. A newcomer is only compared with items that are given, not
-            with
-            earlier ones of which the lock knows no more than the hash.
-        lock: a `splits.json`. Where the file exists, its hashes keep their sides and a new item
-            joins
-            the side of its cluster; one that would join two sides goes to neither (`unplaced`). The
-            file is then written anew where that adds anything (atomically, old entries kept, and
-            what another process added meanwhile is taken over).
+            with earlier ones of which the lock knows no more than the hash.
+        lock: path of a `splits.json`; `~` is expanded. Where the file exists, its hashes keep their
+            sides and a new item joins the side of its cluster; one that would join two sides goes to
+            neither (`unplaced`). The file is then written anew where that adds anything
+            (atomically, old entries kept, and what another process added meanwhile is taken over).
         known: sides that hold from elsewhere, e.g. those of the bundled items; the lock wins.
         shares: side -> share of the items of each stratum; all three sides, sum 1.
 
     Raises:
+        ConfigError: the lock is no path, a folder, or in a place that cannot be read or written.
         DataError: the lock is malformed, or has an item of an official test split on the train
             side.
     """
@@ -176,31 +176,36 @@ def assign_splits(
         or abs(sum(shares.values()) - 1) > 1e-9
     ):
         raise ValueError(f"shares are {dict(shares)}, expected {', '.join(SIDES)} >= 0 with sum 1")
-    clusters = _clusters(items)
     elsewhere = dict(known.placements) if known else {}
     if lock is None:
-        return _deal(clusters, elsewhere, shares)
-    path = Path(lock).resolve()  # a link to a lock stays a link
+        return _deal(_clusters(items), elsewhere, shares)
+    path = _lock_path(lock)
     before = _read_lock(path)
     if before and items and not any(item.content_hash in before for item in items):
         logger.warning(
             "%s has %d queries and none of these %d items; they are added to it. If it is the "
             "lock of another data set, give each its own",
-            path,
+            printable(str(path)),
             len(before),
             len(items),
         )
+    clusters = _clusters(items)
     splits = _deal(clusters, {**elsewhere, **before}, shares)
     if splits.placements == before:
         return splits  # and a lock in a read-only place will do
     from filelock import FileLock
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_name(f".{path.name}.lock")):
-        now = _read_lock(path)
-        if now != before:
-            splits = _deal(clusters, {**elsewhere, **now}, shares)
-        _write_atomically(path, splits.to_json())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_name(f".{path.name}.lock")):
+            now = _read_lock(path)
+            if now != before:
+                splits = _deal(clusters, {**elsewhere, **now}, shares)
+            _write_atomically(path, splits.to_json())
+    except OSError as error:
+        raise ConfigError(
+            f"splits lock {path}: cannot be written ({error}); choose a path where it can"
+        ) from error
     return splits
 
 
@@ -210,7 +215,7 @@ def _deal(
     shares: Mapping[Side, float],
 ) -> Splits:
     placements = dict(held)
-    problems: list[str] = []
+    leaked: list[Item] = []
     unplaced: list[str] = []
     renamed: dict[str, str] = {}
     newcomers: list[tuple[str, Sequence[Item]]] = []
@@ -235,11 +240,7 @@ def _deal(
         for item in members:
             earlier = old.get(item.content_hash)
             if earlier and earlier.side == "train" and official_side(item) == "test":
-                problems.append(
-                    f"item {item.id!r} is of the source's official test split, and the lock (or "
-                    "known=) has its query on the train side; start a new lock with all splits at "
-                    "hand"
-                )
+                leaked.append(item)
         if not old and not official:
             newcomers.append((min(item.content_hash for item in members), members))
             continue
@@ -252,8 +253,7 @@ def _deal(
         elif not old:  # test and validation nearly repeat each other: test is the stricter one
             sides = {"test" if "test" in official else "dev"}
         place(members, sides.pop() if len(sides) == 1 else None, cluster)
-    if problems:
-        raise DataError(problems)
+    _refuse(leaked)
 
     for cluster, members in sorted(newcomers, key=lambda pair: pair[0]):
         stratum = max(map(_stratum, members))  # the rarer one, where members differ
@@ -267,11 +267,46 @@ def _deal(
     return Splits(placements, tuple(sorted(unplaced)))
 
 
+def _refuse(leaked: Iterable[Item]) -> None:
+    problems = [
+        f"item {item.id!r} is of the source's official test split "
+        f"({item.meta['hub_split']!r:.40}), and the lock (or known=, splits=) has its query on the "
+        "train side; start a new lock with all splits at hand"
+        for item in leaked
+    ]
+    if problems:
+        raise DataError(problems)
+
+
+def _lock_path(lock: str | os.PathLike[str]) -> Path:
+    """Where the lock is or will be; a link to a lock stays a link.
+
+    Raises:
+        ConfigError: no file can be there.
+    """
+    name = os.fspath(lock)
+    if not name.strip() or "\0" in name:
+        raise ConfigError(
+            f"splits lock {name!r}: expected the path of a splits.json, or null for none"
+        )
+    # Of os.path, which never raises: Path's own do, for a name that is too long, say.
+    path = Path(os.path.realpath(os.path.expanduser(name)))  # noqa: PTH111
+    if os.path.isdir(path):  # noqa: PTH112
+        raise ConfigError(
+            f"splits lock {path}: is a folder, expected a file, e.g. {path / 'splits.json'}"
+        )
+    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113
+        raise ConfigError(f"splits lock {path}: is a device or pipe, expected a file")
+    return path
+
+
 def _read_lock(path: Path) -> Mapping[str, Placement]:
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:
         return {}
+    except OSError as error:
+        raise ConfigError(f"splits lock {path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise DataError([f"{path}: not a splits file ({error})"]) from None
     return Splits.from_json(text, str(path)).placements
@@ -354,10 +389,13 @@ def official_side(item: Item) -> Side | None:
 
     None where it leaves us free, which an official train split does.
     """
-    words = set(re.split(r"[^a-z]+", str(item.meta.get("hub_split", "")).lower()))
-    if words & OFFICIAL_TEST:
-        return "test"
-    return "dev" if words & OFFICIAL_DEV else None
+    match split_in(str(item.meta.get("hub_split", ""))):
+        case "test":
+            return "test"
+        case "validation":
+            return "dev"
+        case _:
+            return None
 
 
 def _stratum(item: Item) -> tuple[str, bool]:
@@ -471,7 +509,10 @@ def _prefix(size: int, share: float) -> int:
 def _write_atomically(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, "utf-8")
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # or a power cut may leave the new name on an empty file
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
