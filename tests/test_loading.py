@@ -1,17 +1,10 @@
 """load_items(): formats, schemas of the benchmark, answers as columns, all problems at once."""
 
 import csv
-import hashlib
 import io
 import json
 import logging
-import os
-import socket
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -678,12 +671,23 @@ def test_the_same_row_twice_is_left_out_and_said(
     assert "2 rows repeat an earlier row in every field; left out" in caplog.text
 
 
-@pytest.mark.parametrize("names", [("a-test", "b-train"), ("a-train", "b-test")])
-def test_a_row_in_both_official_splits_counts_as_test(tmp_path: Path, names: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("names", "split"),
+    [
+        (["a-test", "b-train"], "test"),
+        (["a-train", "b-test"], "test"),
+        (["a-train", "b-dev"], "validation"),
+        (["a-dev", "b-train"], "validation"),
+        (["a-dev", "b-test", "c-train"], "test"),
+    ],
+)
+def test_a_row_in_two_official_splits_is_of_the_one_that_is_held_out(
+    tmp_path: Path, names: list[str], split: str
+) -> None:
     for name in names:
         jsonl(tmp_path / f"{name}.jsonl", PAPER)
     (item,) = load_items(tmp_path)
-    assert item.meta["hub_split"] == "test"
+    assert item.meta["hub_split"] == split
 
 
 def test_rows_without_ids_that_differ_only_in_other_fields_are_told_so(tmp_path: Path) -> None:
@@ -716,7 +720,13 @@ def test_an_id_made_of_the_content_does_not_depend_on_the_file(tmp_path: Path) -
         ("test/part-1.jsonl", "test"),
         ("test/train.jsonl", "test"),
         ("train_test.jsonl", "test"),
+        ("xybench-testset.jsonl", "test"),
+        ("XYBenchTest/part-1.jsonl", "test"),
+        ("held_out/train.jsonl", "test"),
+        ("hidden/a/b/c/part-1.jsonl", "test"),
+        ("validation/train.jsonl", "validation"),
         ("latest.jsonl", None),
+        ("contest/attestation.jsonl", None),
         ("trainers.jsonl", None),
         ("items.jsonl", None),
     ],
@@ -724,9 +734,128 @@ def test_an_id_made_of_the_content_does_not_depend_on_the_file(tmp_path: Path) -
 def test_the_name_of_a_file_says_its_official_split(
     tmp_path: Path, name: str, split: str | None
 ) -> None:
-    # pytest's folder is called test_the_name...: what lies above the folder given says nothing
+    # pytest's folder is called test_the_name...: a name that it makes says nothing
     jsonl(tmp_path / name, ROW)
     assert load_items(tmp_path)[0].meta.get("hub_split") == split
+
+
+TEST_NAMES = ["test", "tests", "testset", "testv2", "XYBenchTest", "held_out", "held-out", "hidden"]
+OTHER_NAMES = ["train", "latest", "contest", "attestation", "greatest", "wikihow"]
+
+
+def nothing_to_train_on(source: Path) -> bool:
+    loaded = load_items(source)
+    assert loaded
+    return load_items(source, split="train") == []
+
+
+@pytest.mark.parametrize("name", TEST_NAMES)
+def test_a_test_split_is_held_out_wherever_its_name_stands(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "data"
+    for source in (
+        jsonl(folder / f"{name}.jsonl", ROW),
+        jsonl(folder / "column.jsonl", row(split=name)),
+        jsonl(folder / "partition.jsonl", row(partition=name)),
+        jsonl(folder / "mapped.jsonl", row(part=name)),
+        jsonl(folder / "meta.jsonl", row(meta={"hub_split": name})),
+        jsonl(folder / "nested.jsonl", row(info={"from": {"split": name}})),
+        write_csv(folder / "a.csv", [{**cells(), "meta": json.dumps({"split": name})}]),
+        parquet(folder / "a.parquet", row(split=name)),
+    ):
+        columns = {"hub_split": "part"} if source.stem == "mapped" else {}
+        assert load_items(source, columns=columns, split="train") == [], source.name
+        assert len(load_items(source, columns=columns, split="test")) == 1
+    by_key = folder / "keys.json"
+    by_key.write_text(json.dumps({"train": [ROW], name: [row(id="b", query="Two?")]}), "utf-8")
+    assert [i.id for i in load_items(by_key, split="test") if i.id == "b"] == ["b"]
+    assert not [i for i in load_items(by_key, split="train") if i.id == "b"]
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_other_names_hold_nothing_out(tmp_path: Path, name: str) -> None:
+    for source in (
+        jsonl(tmp_path / name / f"{name}.jsonl", row(split=name, meta={"split": name})),
+        tmp_path / name,
+    ):
+        assert len(load_items(source, split="train")) == 1
+
+
+@pytest.mark.parametrize("name", TEST_NAMES)
+def test_a_path_that_itself_names_a_test_split_holds_out(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "XYBench" / name
+    file = jsonl(folder / "data.jsonl", ROW)
+    deeper = jsonl(tmp_path / "deep" / name / "data" / "data.jsonl", ROW)
+    for source in (folder, file, deeper, deeper.parent, folder / ".." / name):
+        assert nothing_to_train_on(source), source
+    # Neither does a link with another name take it out, nor a path that is relative to it.
+    link, linked_file = tmp_path / "mine", tmp_path / "plain" / "mine.jsonl"
+    link.symlink_to(folder)
+    linked_file.parent.mkdir()
+    linked_file.symlink_to(file)
+    for source in (link, link / "data.jsonl", linked_file, linked_file.parent):
+        assert nothing_to_train_on(source), source
+    monkeypatch.chdir(folder)
+    assert nothing_to_train_on(Path())
+    assert nothing_to_train_on(Path("data.jsonl"))
+    # and a link that names it counts, whatever it leads to
+    plain = jsonl(tmp_path / "items" / "items.jsonl", ROW)
+    named = tmp_path / "links" / name
+    named.parent.mkdir()
+    named.symlink_to(plain.parent)
+    assert nothing_to_train_on(named)
+    assert not nothing_to_train_on(plain)
+
+
+def test_a_folder_far_above_says_nothing_and_the_one_above_only_by_its_whole_name(
+    tmp_path: Path,
+) -> None:
+    for above in ("test/xybench/data", "my-test-project/data", "llm-eval/items", "dev/data"):
+        file = jsonl(tmp_path / "work" / above / "items.jsonl", ROW)
+        assert not nothing_to_train_on(file), above
+        assert not nothing_to_train_on(file.parent), above
+    assert nothing_to_train_on(jsonl(tmp_path / "my-test-project" / "items.jsonl", ROW))
+
+
+def test_the_strictest_name_wins(tmp_path: Path) -> None:
+    def said(source: Path) -> list[str]:
+        return [i.meta["hub_split"] for i in load_items(source)]
+
+    assert said(jsonl(tmp_path / "a" / "train.jsonl", row(split="test_hard"))) == ["test_hard"]
+    assert said(jsonl(tmp_path / "b" / "test.jsonl", row(split="train"))) == ["test"]
+    assert said(jsonl(tmp_path / "c" / "val.jsonl", row(split="train"))) == ["validation"]
+    assert said(jsonl(tmp_path / "d" / "train.jsonl", row(meta={"hub_split": "dev"}))) == ["dev"]
+    assert said(jsonl(tmp_path / "e" / "train.jsonl", row(split="wikihow"))) == ["train"]
+    assert said(jsonl(tmp_path / "f" / "items.jsonl", row(split="wikihow"))) == ["wikihow"]
+    keys = tmp_path / "test.json"
+    keys.write_text(json.dumps({"train": [ROW], "dev": [row(id="b", query="Two?")]}), "utf-8")
+    assert said(keys) == ["test", "test"]
+
+
+def test_items_that_are_written_and_read_again_stay_held_out(tmp_path: Path) -> None:
+    items = load_items(jsonl(tmp_path / "test.jsonl", ROW))
+    again = jsonl(tmp_path / "train.jsonl", *(i.model_dump(mode="json") for i in items))
+    assert load_items(again) == items
+    assert nothing_to_train_on(again)
+
+
+def test_what_is_held_out_because_of_a_name_is_said_with_the_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "xybench"
+    jsonl(folder / "part-1.jsonl", ROW, row(id="b", query="Two?", split="held-out"))
+    jsonl(folder / "testset.jsonl", *(row(id=f"c{n}", query=f"Three{n}?") for n in range(3)))
+    with caplog.at_level(logging.WARNING, "xyreward.loading"):
+        load_items(folder)
+    assert caplog.messages == [
+        "xybench: 4 of 5 items are held out and never trained on, because of a name: 3 by file "
+        "'testset.jsonl', 1 by 'held-out' in column 'split'. Where a name means something else "
+        "than a split, rename it"
+    ]
+    caplog.clear()
+    load_items(jsonl(tmp_path / "latest.jsonl", ROW))
+    assert caplog.messages == []
 
 
 def test_a_single_file_and_a_column_say_it_too(tmp_path: Path) -> None:
@@ -828,6 +957,28 @@ def test_a_path_where_nothing_is_says_so_at_once(name: str) -> None:
         load_items(name)
 
 
+def test_a_home_folder_is_found_without_a_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    jsonl(tmp_path / "data" / "a.jsonl", ROW)
+    assert len(load_items("~/data")) == len(load_items(Path("~/data/a.jsonl"))) == 1
+    with pytest.raises(FileNotFoundError, match=r"items '~nobody-here/a\.jsonl': no such file"):
+        load_items("~nobody-here/a.jsonl")
+
+
+@pytest.mark.parametrize("source", ["", "  "])
+def test_an_empty_source_is_not_the_folder_that_one_happens_to_be_in(source: str) -> None:
+    (problem,) = problems(source)
+    assert problem == 'the source of items is empty, expected "mini", a path or a hub name'
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b.jsonl"])
+def test_a_path_that_no_file_system_takes_is_a_path_where_nothing_is(name: str) -> None:
+    with pytest.raises(FileNotFoundError, match=r"^items .{,400}$"):
+        load_items(name)
+
+
 def test_a_folder_or_file_without_items_says_what_is_read(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path)
     assert "no .jsonl, .json, .parquet, .csv file in this folder" in problem
@@ -841,140 +992,3 @@ def test_a_lock_beside_the_data_is_not_read_as_data(tmp_path: Path) -> None:
     items = load_items(tmp_path)
     assign_splits(items, tmp_path / "splits.json")
     assert load_items(tmp_path) == items
-
-
-# ---------------------------------------------------------------- the hub
-
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-NAME = "allenai/XYBench-dataset"
-
-
-@pytest.fixture
-def fake_hub(tmp_path: Path) -> Iterator[str]:
-    """The endpoint of a hub with one data set at one commit, as far as a download asks for it."""
-    root = tmp_path / "hub"
-    parquet(root / "data" / "train-00000-of-00001.parquet", PAPER)
-    parquet(root / "data" / "test-00000-of-00001.parquet", {**PAPER, "query": "Two?"})
-    files = {f.relative_to(root).as_posix(): f.read_bytes() for f in root.rglob("*.parquet")}
-    sums = {name: hashlib.sha1(data).hexdigest() for name, data in files.items()}
-    tree = [
-        {"type": "file", "path": name, "oid": sums[name], "size": len(data)}
-        for name, data in files.items()
-    ]
-    info = {
-        "id": NAME,
-        "sha": COMMIT,
-        "private": False,
-        "gated": False,
-        "siblings": [{"rfilename": name} for name in files],
-    }
-
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *args: Any) -> None:
-            pass
-
-        def answer(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
-            self.send_response(status)
-            for key, value in {**headers, "content-length": str(len(body))}.items():
-                self.send_header(key, value)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
-
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            api, file = f"/api/datasets/{NAME}", f"/datasets/{NAME}/resolve/{COMMIT}/"
-            as_json = {"content-type": "application/json"}
-            if path in (api, f"{api}/revision/{COMMIT}"):
-                self.answer(200, json.dumps(info).encode(), as_json)
-            elif path == f"{api}/tree/{COMMIT}":
-                folder = [{"type": "directory", "path": "data", "oid": "0" * 40, "size": 0}]
-                self.answer(200, json.dumps(folder).encode(), as_json)
-            elif path == f"{api}/tree/{COMMIT}/data":
-                self.answer(200, json.dumps(tree).encode(), as_json)
-            elif path.removeprefix(file) in files:
-                name = path.removeprefix(file)
-                self.answer(200, files[name], {"etag": f'"{sums[name]}"', "x-repo-commit": COMMIT})
-            else:
-                error = (
-                    "RevisionNotFound" if path.startswith(f"{api}/revision") else "EntryNotFound"
-                )
-                self.answer(404, b"", {"x-error-code": error})
-
-        do_HEAD = do_GET  # noqa: N815  # http.server's name
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-LOAD = """
-import sys, time
-import datasets, huggingface_hub  # importing takes seconds on a busy machine
-from xyreward.errors import XYRewardError
-from xyreward.loading import load_items
-start = time.perf_counter()
-try:
-    for item in load_items("allenai/XYBench-dataset", revision=(sys.argv[1:] or [None])[0]):
-        print(item.query, item.meta["hub_split"], item.meta.get("revision"))
-except XYRewardError as error:
-    print(type(error).__name__, error)
-print(f"{time.perf_counter() - start:.1f}")
-"""
-
-
-def load_from_hub(home: Path, *arguments: str, **environment: str) -> tuple[str, float]:
-    """What a fresh process prints (the hub libraries read their settings once), and its seconds."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING"))}
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD, *arguments],
-        env={**clean, "HF_HOME": str(home), "HF_HUB_DISABLE_PROGRESS_BARS": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    *lines, seconds = done.stdout.splitlines()
-    return "\n".join(lines), float(seconds)
-
-
-def test_an_offline_hub_fails_at_once_and_says_what_to_do(tmp_path: Path) -> None:
-    said, seconds = load_from_hub(tmp_path, HF_HUB_OFFLINE="1")
-    assert said.startswith("HubUnreachable allenai/XYBench-dataset: offline (HF_HUB_OFFLINE)")
-    assert "hf download --repo-type dataset allenai/XYBench-dataset --local-dir DIR" in said
-    assert "unset HF_HUB_OFFLINE" in said
-    assert 'the bundled items ("mini")' in said
-    assert seconds < 5
-
-
-def test_a_hub_that_refuses_or_never_answers_fails_within_seconds(tmp_path: Path) -> None:
-    with socket.socket() as deaf:
-        deaf.bind(("127.0.0.1", 0))
-        deaf.listen()  # takes connections, answers none
-        for port in (deaf.getsockname()[1], 9):
-            said, seconds = load_from_hub(tmp_path, HF_ENDPOINT=f"http://127.0.0.1:{port}")
-            assert said.startswith("HubUnreachable allenai/XYBench-dataset: the hub cannot be ")
-            assert "set HF_HUB_OFFLINE=1 to use the hub cache" in said
-            assert seconds < 10
-
-
-def test_a_hub_data_set_is_loaded_with_its_commit_and_official_splits_and_again_offline(
-    tmp_path: Path, fake_hub: str
-) -> None:
-    home = tmp_path / "home"
-    items = f"{ROW['query']} train {COMMIT}\nTwo? test {COMMIT}"
-    online = {"HF_ENDPOINT": fake_hub, "HF_HUB_DISABLE_XET": "1"}
-    assert load_from_hub(home, **online)[0] == items
-    said, _ = load_from_hub(home, "f" * 40, **online)
-    assert said.startswith("DataError")
-    assert f"{NAME} at revision '{'f' * 40}': not found on the hub" in said
-    # Offline, the datasets library takes what is in its cache, whatever revision was asked for.
-    assert load_from_hub(home, HF_HUB_OFFLINE="1")[0] == items
-    assert load_from_hub(home, COMMIT, HF_HUB_OFFLINE="1")[0] == items
-    said, _ = load_from_hub(home, "f" * 40, HF_HUB_OFFLINE="1")
-    assert said.startswith("HubUnreachable")
-    assert f"the hub cache has revision {COMMIT}, not {'f' * 40}" in said
