@@ -10,6 +10,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from xyreward.errors import JudgeError, StoreError
 from xyreward.items import Item
 from xyreward.judges import load_judge
 from xyreward.judges.anthropic import AnthropicEndpoint
-from xyreward.judges.calls import JudgeStopped
+from xyreward.judges.calls import Call, JudgeStopped, Reply
 from xyreward.judges.model import FIRST_ALONE_FROM, ModelJudge
 from xyreward.loading import load_items
 from xyreward.scoring import ascore, score
@@ -413,6 +414,28 @@ def test_an_unknown_price_is_an_unknown_cost_and_never_0(tmp_path: Path) -> None
         assert judge.stats.unpriced_calls >= 1
         assert judge.estimate([make_item()], ["another answer"]).cost_usd is None
         assert judge.store.ledger.spent(judge.run).unpriced_calls >= 1
+
+
+def test_a_server_that_does_not_count_has_an_unknown_cost_and_uses_up_the_budget(
+    tmp_path: Path,
+) -> None:
+    class Silent(AnthropicEndpoint):
+        async def send(self, call: Call, *, timeout: float) -> Reply:
+            return replace(
+                await super().send(call, timeout=timeout), usage=Usage(), usage_reported=False
+            )
+
+    with FakeAPI() as api:
+        endpoint = Silent(base_url=api.base_url)
+        judge = ModelJudge(endpoint, store=tmp_path / "v.sqlite", budget_usd=0.5, run="r")
+        outcomes = ask(judge, texts(30))
+        delivered = api.stats.delivered
+    judged = [o for o in outcomes if isinstance(o, Verdict)]
+    assert all(o.cost_usd is None for o in judged)
+    assert 0 < len(judged) <= delivered < 10
+    assert judge.stats.unpriced_calls == delivered
+    spent = judge.store.ledger.spent("r")
+    assert 0.3 < spent.settled_usd <= 0.5
 
 
 def test_an_estimate_counts_what_the_store_has_and_sends_nothing(tmp_path: Path) -> None:

@@ -89,6 +89,9 @@ def score(
     tpm: Tpm = None,
     effort: Effort = None,
     base_url: BaseUrl = None,
+    batches: Annotated[
+        bool, typer.Option("--batches", help="Message Batches: half the price, up to a day.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the bill; send nothing.")
     ] = False,
@@ -100,10 +103,10 @@ def score(
     from xyreward.reward import Reward
     from xyreward.score_file import AnswersFile, estimate_file, score_file
 
-    chosen = load_judge(
-        judge,
-        **_options(votes, budget_usd, run, store, concurrency, rpm, tpm, effort, base_url),
-    )
+    options = _options(votes, budget_usd, run, store, concurrency, rpm, tpm, effort, base_url)
+    if batches:
+        options["batches"] = True
+    chosen = load_judge(judge, **options)
     file = AnswersFile(answers, load_items(items))
     if dry_run:
         _say(f"{judge}: {estimate_file(file, chosen) or 'makes no calls'}. Nothing was sent.")

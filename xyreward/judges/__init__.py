@@ -186,10 +186,7 @@ def _model_judge(judge: str, options: JudgeOptions) -> Judge:
     else:
         from xyreward.judges.chat import ChatEndpoint
 
-        model, _, url = rest.rpartition("@")
-        if not model or not url:
-            raise JudgeError(f"judge {judge!r}, expected chat:<model>@<base_url>")
-        endpoint = ChatEndpoint(model, url, **of_its)
+        endpoint = ChatEndpoint.from_name(rest, **of_its)
     kind: type[ModelJudge] = ModelJudge
     if given.get("batches"):
         from xyreward.judges.batch_judge import BatchJudge

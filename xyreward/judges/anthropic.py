@@ -503,6 +503,7 @@ def read_message(message: object, request_id: str = "") -> Reply | None:
             cache_read_tokens=tokens(usage, "cache_read_input_tokens"),
             cache_write_tokens=tokens(usage, "cache_creation_input_tokens"),
         ),
+        usage_reported=isinstance(usage, Mapping) and isinstance(usage.get("output_tokens"), int),
         stop=stop,
         detail=detail,
         model=str(message.get("model") or ""),

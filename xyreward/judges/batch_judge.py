@@ -145,21 +145,24 @@ class BatchJudge(ModelJudge):
         for key, call in calls.items():
             question = questions[key]
             before = asked.get(key) or _Asked()
+            worst = self._worst(call)
             memo = {
                 "identity": dict(question.identity),
                 "answer": question.answer,
                 "kind": question.kind,
                 "usage": asdict(before.usage),
                 "cost_usd": before.cost_usd,
+                "worst_usd": worst,
             }
-            yield BatchRequest(key, call, json.dumps(memo, ensure_ascii=False), self._worst(call))
+            yield BatchRequest(key, call, json.dumps(memo, ensure_ascii=False), worst)
 
     def _read(
         self, row: BatchRow, reply: Reply, asked: dict[str, _Asked]
     ) -> tuple[StoredVerdict | None, _Asked]:
         """Book and read a reply, and store what can be used of it."""
         memo = json.loads(row.call)
-        paid = self._book(reply.usage)
+        paid = self._book(reply)
+        counted = self._of_budget(paid, None if row.reservation is None else memo["worst_usd"])
         state = asked[row.key] = _Asked(
             usage=Usage(**memo["usage"]) + reply.usage,
             cost_usd=total(memo["cost_usd"], paid),
@@ -169,7 +172,7 @@ class BatchJudge(ModelJudge):
         if isinstance(found, ReadingProblem):
             state.problem = found
             if row.reservation is not None:
-                self.store.ledger.settle(row.reservation, paid)
+                self.store.ledger.settle(row.reservation, counted)
             return None, state
         record = StoredVerdict(
             key=row.key,
@@ -182,7 +185,7 @@ class BatchJudge(ModelJudge):
             served_model=reply.model,
             base_url=self.endpoint.base_url,
         )
-        self.store.put(record, reservation=row.reservation, paid_usd=paid)
+        self.store.put(record, reservation=row.reservation, paid_usd=counted)
         return record, state
 
     def _failed(

@@ -53,6 +53,8 @@ class Reply:
 
     text: str
     usage: Usage = field(default_factory=Usage)
+    usage_reported: bool = True
+    """False where the server did not count: the cost is then unknown, and not 0."""
     stop: Literal["end", "truncated", "refused"] = "end"
     detail: str = ""
     """Of a refusal: its category and explanation. Of a truncation: the limit."""

@@ -428,6 +428,8 @@ def read_completion(completion: object, request_id: str = "") -> Reply | None:
             output_tokens=tokens(usage, "completion_tokens"),
             cache_read_tokens=cached,
         ),
+        usage_reported=isinstance(usage, Mapping)
+        and isinstance(usage.get("completion_tokens"), int),
         stop=stop,
         detail=detail,
         model=str(completion.get("model") or ""),

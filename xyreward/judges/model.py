@@ -377,7 +377,7 @@ class ModelJudge:
                     f"{self.name}: no answer to a first small request: {error}"
                 ) from error
             if usage != Usage():  # asking for the list of models is free
-                self._book(usage)
+                self._book(Reply("", usage))
         questions = ask(self.endpoint.parameters)
         return questions, self._stored(questions)
 
@@ -564,15 +564,21 @@ class ModelJudge:
         limit = self.endpoint.possible_parameters[0].get("max_tokens") or call.max_tokens
         return self.prices.worst_case(size, limit, self.name, batch=self.in_batches)
 
-    def _book(self, usage: Usage) -> float | None:
+    def _book(self, reply: Reply) -> float | None:
         self.stats.calls += 1
-        self.stats.usage += usage
-        cost = self.prices.cost(usage, self.name, batch=self.in_batches)
+        self.stats.usage += reply.usage
+        cost = None
+        if reply.usage_reported:
+            cost = self.prices.cost(reply.usage, self.name, batch=self.in_batches)
         if cost is None:
             self.stats.unpriced_calls += 1
         else:
             self.stats.cost_usd += cost
         return cost
+
+    def _of_budget(self, paid: float | None, worst: float | None) -> float | None:
+        """What counts against the budget: a server that does not say what it used, used all it could."""
+        return worst if paid is None and self.budget_usd is not None else paid
 
     def _tick(self, n: int = 1) -> None:
         self.stats.decided += n
@@ -645,14 +651,14 @@ class _Asking:
 
     def received(self, reply: Reply) -> None:
         judge, question = self._judge, self._question
-        paid = judge._book(reply.usage)
+        paid = judge._book(reply)
         self.usage += reply.usage
         self.cost_usd = total(self.cost_usd, paid)
         self.raw_text = reply.text
         found = read(reply, question.answer, question.kind)
         if isinstance(found, ReadingProblem):
             self.result = found
-            judge.store.ledger.settle(self._taken(), paid)
+            judge.store.ledger.settle(self._taken(), judge._of_budget(paid, self._worst))
             return
         self.result = StoredVerdict(
             key=question.key,
@@ -665,7 +671,9 @@ class _Asking:
             served_model=reply.model,
             base_url=judge.endpoint.base_url,
         )
-        judge.store.put(self.result, reservation=self._taken(), paid_usd=paid)
+        judge.store.put(
+            self.result, reservation=self._taken(), paid_usd=judge._of_budget(paid, self._worst)
+        )
 
     def released(self) -> None:
         self._judge.store.ledger.release(self._taken())
