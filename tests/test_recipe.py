@@ -482,6 +482,23 @@ def test_training_goes_on_from_the_newest_whole_checkpoint_and_says_which_is_dam
     assert f"== going on from {run / 'checkpoints/checkpoint-2'}" in said
 
 
+def test_a_training_that_diverges_says_so(tmp_path: Path, tiny: str) -> None:
+    wanted = config(
+        tmp_path,
+        tiny,
+        dpo={"max_steps": 3, "learning_rate": 1e30, "logging_steps": 1, "max_grad_norm": 0},
+        evaluation={"parts": []},
+    )
+    settings, lora = recipe.dpo_settings(wanted, PATH)
+    data = recipe.load_data(wanted)
+    pairs = recipe.make_pairs(wanted, data)
+    run = recipe.Run(wanted, Arguments(PATH, resume=False))
+    policy = run.load_policy(trainable=True)
+    trainer = trainer_of(run, policy, pairs, settings, lora)
+    _, facts = recipe.fit(run, trainer, policy, pairs, data)
+    assert facts["mean training loss"] == "not finite: it diverged"
+
+
 def test_packages_that_are_not_there_are_all_named_at_once() -> None:
     with pytest.raises(MissingDependency) as caught:
         recipe.check_installed("numpy", "no_such_package", "nor_this_one")

@@ -664,6 +664,7 @@ def dpo_settings(config: DPORecipe, path: Path) -> tuple[Any, Any]:
         # Named explicitly because TRL's default for the old name makes transformers warn.
         "activation_checkpointing": False,
         "report_to": "none",
+        "logging_nan_inf_filter": False,  # True logs a loss that diverged as the mean of those before
         "bf16": bf16_is_fast(device) and not config.dpo.get("fp16", False),
         **config.dpo,
         "output_dir": str(RunFolder(Path(config.output_dir)).path / "checkpoints"),

@@ -42,6 +42,7 @@ REHEARSED_AS: Mapping[str, Any] = {
     "dataset_num_proc": None,
     "save_strategy": "no",
     "logging_strategy": "no",
+    "logging_nan_inf_filter": False,
     "report_to": "none",
     "torch_compile": False,
     "disable_tqdm": True,
