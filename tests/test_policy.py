@@ -146,6 +146,13 @@ def test_an_adapter_is_loaded_on_the_base_that_it_names(tiny: str, tmp_path: Pat
     loaded = load_policy(str(tmp_path), device="cpu")
     after = loaded.log_probs(PROMPTS, ANSWERS)
     assert loaded.adapter
+    # Merged, where that changes nothing.
+    attached = load_policy(str(tmp_path), device="cpu", trainable=True)
+    assert hasattr(attached.model, "peft_config")
+    assert not hasattr(loaded.model, "merge_and_unload")
+    assert [v.total for v in attached.log_probs(PROMPTS, ANSWERS)] == pytest.approx(
+        [v.total for v in after], abs=1e-3
+    )
     assert all(abs(a.total - b.total) > 0.01 for a, b in zip(after, before, strict=True))
 
     (tmp_path / "xyreward.json").write_text(json.dumps({"name": tiny}))

@@ -335,6 +335,10 @@ def load_policy(
         with _loading(name, folder), warnings.catch_warnings():
             warnings.filterwarnings("error", message="Found missing adapter keys")
             model = PeftModel.from_pretrained(model, folder, is_trainable=trainable)
+            if not trainable and dtype == "float32" and _is_lora(model):
+                # A sixth of the time of an evaluation. Sums of log-probabilities change by less than
+                # 2e-4 nats in float32; in bfloat16 small steps of training would be rounded away.
+                model = model.merge_and_unload()
     _check_template(name, tokenizer.chat_template, kwargs)
     return Policy(
         name=name,
@@ -343,6 +347,10 @@ def load_policy(
         chat_template_kwargs=dict(kwargs),
         adapter=adapter,
     )
+
+
+def _is_lora(model: Any) -> bool:
+    return all(config.peft_type == "LORA" for config in model.peft_config.values())
 
 
 @contextmanager
