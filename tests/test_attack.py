@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from xyreward.attack import (
+    BASES,
     PLACES,
     TOLERANCE,
     Attack,
@@ -26,7 +27,6 @@ from xyreward.fence import Part, neutralise, parse_fences
 from xyreward.items import Item
 from xyreward.judges.encoder import Encoder, Vectors
 from xyreward.judges.local import LocalJudge
-from xyreward.loading import bundled_splits
 from xyreward.rubric import Grounding, verdict_call
 from xyreward.testing import make_item
 from xyreward.verdict import JudgeFailure, LabelProbabilities, Labels, Verdict
@@ -234,7 +234,7 @@ def test_the_command_says_what_it_would_cost(capsys: pytest.CaptureFixture[str])
         app(["attack", "--dry-run", "--limit", "1", "--tries", "8"])
     assert ended.value.code == 0
     out = capsys.readouterr().out
-    assert "local: makes no calls\n" in out
+    assert "local: makes no calls" in out
     # Two items of three bases, one of them empty; 74 texts after, and before where there is a base.
     assert f"for {2 * (2 + 5 * len(ATTACKS))} known attacks. The search adds 48 answers." in out
 
@@ -249,11 +249,25 @@ def test_the_command_writes_no_report_over_another(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- the local judge
 
+ITEMS = (
+    "pets-dog-crate-escape",
+    "electronics-earth-lift-hum",
+    "cooking-soymilk-bean-soak-zh",
+    "sql-mysql-table-like",
+    "git-ci-commits-on-wrong-branch",
+)
+"""Test items on which attacks pay best, of all kinds; docs/attacks.md has the figures of all 60."""
+
 KNOWN_TO_PAY = {
-    "fence-backticks": "an unclosed code fence before an answer makes the local judge read its prose "
-    "as code, in other pieces, which the features were not fitted on (docs/attacks.md)",
+    "fence-backticks": 0.50,  # an unclosed code fence: prose is read as code, in other pieces
+    "query-echo": 0.30,  # these four: sentences that are about the matter move the features of
+    "query-restated": 0.30,  # what an answer is about, although they repeat the question
+    "goal-named": 0.30,
+    "goal-and-query": 0.30,
+    "language-chinese": 0.35,  # the encoder finds any two Chinese texts alike
+    "language-keywords": 0.35,
 }
-"""Attacks that still pay with the local judge, and why."""
+"""Attacks that still pay with the local judge, why, and the most that they may pay (soft reward)."""
 
 
 class Remembering:
@@ -271,23 +285,29 @@ class Remembering:
 
 @pytest.fixture(scope="module")
 def paid(mini: list[Item]) -> AttackReport:
-    """All texts on the first two test items with a hidden goal and the first control."""
-    side = bundled_splits().select(mini, "test")
-    items = [i for i in side if i.kind == "xy"][:2] + [i for i in side if i.kind == "control"][:1]
     judge = LocalJudge()
     judge._encoder = cast("Encoder", Remembering(judge._encoder))
-    return attack(judge, items, tries=0)
+    return attack(judge, [item for item in mini if item.id in ITEMS], tries=0)
 
 
-@pytest.mark.parametrize("kind", sorted({attack.kind for attack in load_attacks()}))
-def test_no_known_attack_raises_the_local_judges_reward(kind: str, paid: AttackReport) -> None:
-    """Neither the soft nor the hard reward of an empty, a literal or a goal-focused answer."""
-    attempts = [a for a in paid.known if a.kind == kind]
-    assert {a.base for a in attempts} >= {"empty", "literal", "goal_focused", "direct"}
+@pytest.mark.parametrize("base", BASES)
+def test_known_attacks_pay_nothing_but_for_those_that_are_known_to(
+    base: str, paid: AttackReport
+) -> None:
+    """Neither the soft nor the hard reward rises by more than 0.05."""
+    attempts = [a for a in paid.known if a.base == base]
+    assert len({a.attack.partition(",")[0] for a in attempts}) == len(ATTACKS)
+    assert all(a.soft_after is not None for a in attempts)
     gains = {
-        (a.item_id, a.base, a.attack): max(a.soft_gain, a.hard_gain)
+        (a.item_id, a.attack): max(a.soft_gain, a.hard_gain)
         for a in attempts
         if a.attack.partition(",")[0] not in KNOWN_TO_PAY
     }
     assert {key: gain for key, gain in gains.items() if gain > TOLERANCE} == {}
-    assert all(a.soft_after is not None for a in attempts)
+
+
+@pytest.mark.parametrize("name", KNOWN_TO_PAY)
+def test_what_is_known_to_pay_pays_no_more_than_is_known(name: str, paid: AttackReport) -> None:
+    gains = [a.soft_gain for a in paid.known if a.attack.partition(",")[0] == name]
+    assert max(gains) <= KNOWN_TO_PAY[name]
+    assert sum(gains) / len(gains) <= TOLERANCE  # on the whole it does not

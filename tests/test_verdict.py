@@ -133,8 +133,9 @@ def test_an_unknown_kind_of_failure_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", DEFAULT_LABELS)
-def test_no_kind_of_reference_answer_is_odd(kind: Any) -> None:
-    assert odd_combinations(DEFAULT_LABELS[kind]) == ()
+def test_of_the_kinds_of_reference_answer_only_a_failed_attempt_is_odd(kind: Any) -> None:
+    odd = ("focus_stated_without_stated_solution",) if kind == "attempt" else ()
+    assert odd_combinations(DEFAULT_LABELS[kind]) == odd
 
 
 @pytest.mark.parametrize(
