@@ -468,6 +468,7 @@ def test_a_fault_spoils_what_the_reply_function_said() -> None:
     said = {"suggestions": [], "focus": "balanced", "identifies_misconception": True}
     with FakeAPI(reply=lambda _: said, faults=Faults(script=["wrong_label"])) as api:
         assert json.loads(text_of(ask(api))) == {**said, "focus": OFF_MENU}
+        assert said["focus"] == "balanced"  # and not the function's own object
         assert json.loads(text_of(ask(api))) == said
 
 

@@ -5,6 +5,7 @@ Not here: HTTP (`server.py`), the choice of what goes wrong (`faults.py`).
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import re
@@ -148,6 +149,7 @@ def spoil(kind: str, value: Any, schema: Mapping[str, Any] | None) -> str:
 
     Returns prose where the reply has nothing that can be wrong in this way.
     """
+    value = copy.deepcopy(value)  # it may be an object of the user's reply function
     labels = list(_labels(value, schema, schema)) if schema else []
     labels.sort(key=lambda label: not isinstance(label[2][0], bool))  # a menu rather than yes or no
     quoted = _first_quoted(value)
