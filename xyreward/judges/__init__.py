@@ -107,7 +107,8 @@ def load_judge(judge: str | Judge, **options: Unpack[JudgeOptions]) -> Judge:
 
     Args:
         judge: a name as in this module's docstring, or a judge.
-        options: only for judges that ask a model; a panel hands them to its members that do.
+        options: only for judges that ask a model (`options_of` names them). A panel hands each member
+            those that it takes; its members share one run, and so one budget.
 
     Raises:
         JudgeError: unknown name, unknown or impossible option, a scripted file that cannot be used.
@@ -123,61 +124,81 @@ def load_judge(judge: str | Judge, **options: Unpack[JudgeOptions]) -> Judge:
                 f"judge is {type(judge).__name__}, which lacks {', '.join(missing)}; expected a "
                 "name, or an object with name, rubric_version and async judge(items, answers)"
             )
-        _take_no_options(getattr(judge, "name", "this judge"), options)
+        if options:
+            raise JudgeError(
+                f"judge {judge.name!r} is loaded already, found {', '.join(options)}; give options with "
+                "its name"
+            )
         return judge
     scheme, _, rest = judge.partition(":")
-    if scheme == "anthropic" and (rest or judge == "anthropic"):
-        return _model_judge(judge, options)
-    if scheme == "chat" and rest:
-        return _model_judge(judge, options)
-    if scheme == "panel" and rest:
-        from xyreward.judges.panel import PanelJudge
-
-        names = [name.strip() for name in rest.split(",") if name.strip()]
-        asking = [name for name in names if name.partition(":")[0] in ("anthropic", "chat")]
-        if not asking:
-            _take_no_options(judge, options)
-        return PanelJudge(
-            [load_judge(name, **(options if name in asking else {})) for name in names]
-        )
+    given = cast("Mapping[str, Any]", options)
     if judge == "local":
         from xyreward.judges.local import LocalJudge
 
-        _take_no_options(judge, options)
+        _check_options(judge, options)
         return LocalJudge()
     if scheme == "scripted" and rest:
         from xyreward.judges.scripted import ScriptedJudge
 
-        _take_no_options(judge, options)
+        _check_options(judge, options)
         return ScriptedJudge.from_file(rest)
+    if judge == "anthropic" or (scheme in ("anthropic", "chat") and rest):
+        _check_options(judge, options)
+        return _model_judge(judge, given)
+    if scheme == "panel" and rest:
+        _check_options(judge, options)
+        return _panel(rest, given)
     raise JudgeError(
         f"judge {judge!r} is not known; expected local, anthropic:<model>, chat:<model>@<base_url>, "
         "panel:<judge>,<judge> or scripted:<file>"
     )
 
 
-_OF_ENDPOINT = frozenset({"max_tokens", "schema", "api_key"})
-_OF_ANTHROPIC = _OF_ENDPOINT | {"effort", "thinking", "base_url"}
-_OF_CHAT = _OF_ENDPOINT | {"temperature"}
+_OF_ENDPOINTS = {
+    "anthropic": frozenset({"max_tokens", "schema", "api_key", "effort", "thinking", "base_url"}),
+    "chat": frozenset({"max_tokens", "schema", "api_key", "temperature"}),
+}
 _OF_JUDGE = frozenset({"store", "votes", "budget_usd", "run", "prices"})
-_OTHERS = frozenset({"batches"})
 
 
-def _model_judge(judge: str, options: JudgeOptions) -> Judge:
+def options_of(judge: str) -> frozenset[str]:
+    """Names of the options that `load_judge` takes with this name; none where no model is asked."""
+    from xyreward.dispatch import Limits
+
+    scheme, _, rest = judge.partition(":")
+    if scheme == "panel":
+        return frozenset[str]().union(*map(options_of, _members(rest)))
+    if scheme not in _OF_ENDPOINTS:
+        return frozenset()
+    batches = {"batches"} if scheme == "anthropic" else set()
+    return _OF_ENDPOINTS[scheme] | _OF_JUDGE | set(Limits.__dataclass_fields__) | batches
+
+
+def _members(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _panel(members: str, given: Mapping[str, Any]) -> Judge:
+    from xyreward.judges.model import new_run
+    from xyreward.judges.panel import PanelJudge
+
+    # One bill: a budget of 5 dollars is not 5 dollars for each member.
+    given = {**given, "run": given.get("run") or new_run("panel")}
+    loaded = []
+    for name in _members(members):
+        known = options_of(name)
+        its: Any = {option: value for option, value in given.items() if option in known}
+        loaded.append(load_judge(name, **its))
+    return PanelJudge(loaded)
+
+
+def _model_judge(judge: str, given: Mapping[str, Any]) -> Judge:
     from xyreward.dispatch import Limits
     from xyreward.judges.model import ModelJudge
 
     scheme, _, rest = judge.partition(":")
-    of_endpoint = _OF_ANTHROPIC if scheme == "anthropic" else _OF_CHAT
     limits = set(Limits.__dataclass_fields__)
-    known = limits | _OF_JUDGE | of_endpoint | _OTHERS
-    given = cast("Mapping[str, Any]", options)
-    for name in given:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
-            raise JudgeError(f"judge {judge!r} has no option {name!r}; {hint}")
-    of_its = {name: value for name, value in given.items() if name in of_endpoint}
+    of_its = {name: value for name, value in given.items() if name in _OF_ENDPOINTS[scheme]}
     endpoint: Any
     if scheme == "anthropic":
         from xyreward.judges.anthropic import DEFAULT_MODEL, AnthropicEndpoint
@@ -199,12 +220,20 @@ def _model_judge(judge: str, options: JudgeOptions) -> Judge:
     )
 
 
-def _take_no_options(judge: str, options: JudgeOptions) -> None:
-    if options:
+def _check_options(judge: str, options: JudgeOptions) -> None:
+    known = options_of(judge)
+    if options and not known:
         raise JudgeError(
             f"judge {judge!r} takes no options, found {', '.join(options)}; they are for judges that "
             "ask a model"
         )
+    for name in options:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
+            if others := [scheme for scheme in _OF_ENDPOINTS if name in options_of(scheme)]:
+                hint = f"only judges of {others[0]}:... have it; leave {name} out"
+            raise JudgeError(f"judge {judge!r} has no option {name!r}; {hint}")
 
 
 def described(judge: Judge, items: Sequence[Item], answers: Sequence[str]) -> str:

@@ -34,7 +34,7 @@ from xyreward.judges.votes import Outcome, combine
 from xyreward.prices import Prices
 from xyreward.reading import ReadingProblem, read_reply
 from xyreward.rubric import Grounding
-from xyreward.store import StoredVerdict, VerdictStore
+from xyreward.store import StoredVerdict, VerdictStore, store_path
 from xyreward.verdict import (
     FailureKind,
     JudgeFailure,
@@ -185,7 +185,7 @@ class ModelJudge:
         if budget_usd is not None:
             self._check_budget(budget_usd)
         self.budget_usd = budget_usd
-        self.run = run or _run_of_environment() or f"{endpoint.name} {uuid.uuid4().hex[:12]}"
+        self.run = run or new_run(endpoint.name)
         self.dispatcher = Dispatcher(limits)
         self._store = store
 
@@ -225,6 +225,10 @@ class ModelJudge:
         if isinstance(self._store, VerdictStore):
             return self._store
         return VerdictStore.open(self._store)
+
+    @property
+    def _has_store(self) -> bool:
+        return isinstance(self._store, VerdictStore) or store_path(self._store).exists()
 
     def check(self, items: Sequence[Item]) -> None:
         """Find what would stop the judge, without a call: its store, its key, items without grounding.
@@ -484,9 +488,10 @@ class ModelJudge:
     # ---------------------------------------------------------------- money
 
     def estimate(self, items: Sequence[Item], answers: Sequence[str]) -> Estimate:
-        """What judging these would take now, with what the store already has. Sends nothing.
+        """What judging these would take now, with what the store already has.
 
-        A bare query counts with the call that infers its goal, and with a verdict of usual length.
+        Sends nothing, and makes no store where there is none. A bare query counts with the call that
+        infers its goal, and with a verdict of usual length.
 
         Raises:
             StoreError: the store cannot be used.
@@ -510,7 +515,7 @@ class ModelJudge:
                 for item in bare
             ]
             questions = {q.key: q for q in asked}
-            stored = self._stored(questions.values())
+            stored = self._stored(questions.values()) if self._has_store else {}
             if not best[0] or len(stored) > len(best[1]):
                 best = questions, stored
         questions, stored = best
@@ -727,7 +732,9 @@ def _estimate_unique(call: Call) -> int:
     return rubric.estimate_tokens(call.text)
 
 
-def _run_of_environment() -> str | None:
+def new_run(judge: str) -> str:
+    """The name of a run that was given none: the environment's, else one of its own."""
     # torchrun gives every process of one launch the same id, "none" where it was not told one.
     torchrun = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    return os.environ.get("XYREWARD_RUN") or (None if torchrun == "none" else torchrun)
+    given = os.environ.get("XYREWARD_RUN") or (None if torchrun == "none" else torchrun)
+    return given or f"{judge} {uuid.uuid4().hex[:12]}"

@@ -7,17 +7,14 @@ labels, probabilities and ties come about.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
 
 from xyreward.errors import JudgeError
 from xyreward.items import Item
 from xyreward.judges import Judge
+from xyreward.judges.model import Estimate, ModelJudge
 from xyreward.judges.votes import Outcome, combine
 from xyreward.verdict import JudgeFailure
-
-if TYPE_CHECKING:
-    from xyreward.judges.model import Estimate
 
 
 class PanelJudge:
@@ -64,21 +61,34 @@ class PanelJudge:
 
     async def judge(self, items: Sequence[Item], answers: Sequence[str]) -> list[Outcome]:
         """See `Judge`. A member that stops for good (wrong key, spent limit) stops the panel."""
-        by_member = await asyncio.gather(
-            *(member.judge(items, answers) for member in self._members)
-        )
+        asked = [asyncio.create_task(m.judge(items, answers)) for m in self._members]
+        try:
+            by_member = await asyncio.gather(*asked)
+        finally:
+            # One that goes on would spend money on verdicts that nobody waits for.
+            for one in asked:
+                one.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
         return [
             combine(of_answer, item.kind, judge=self.name, rubric_version=self.rubric_version)
             for item, of_answer in zip(items, zip(*by_member, strict=True), strict=True)
         ]
 
-    async def ground(self, items: Sequence[Item]) -> list[Item | JudgeFailure]:
-        """Let the first member that can infer goals do so, for all: they must judge the same item."""
+    @property
+    def ground(self) -> Callable[[Sequence[Item]], Awaitable[list[Item | JudgeFailure]]]:
+        """That of the first member that can infer goals, for all: they must judge the same item.
+
+        Raises:
+            AttributeError: no member can, and so the panel cannot.
+        """
         for member in self._members:
             if ground := getattr(member, "ground", None):
-                grounded: list[Item | JudgeFailure] = await ground(items)
-                return grounded
-        raise JudgeError(
-            f"{self.name}: no member can infer the goal of a bare query; give items with their "
-            "stated and intended solutions, or add a member such as anthropic:<model>"
-        )
+                found: Callable[[Sequence[Item]], Awaitable[list[Item | JudgeFailure]]] = ground
+                return found
+        raise AttributeError(f"{self.name}: no member can infer the goal of a bare query")
+
+
+def model_judges(judge: Judge) -> list[ModelJudge]:
+    """Those that ask a model and have a bill: the judge itself, or members of a panel, or none."""
+    members = judge.members if isinstance(judge, PanelJudge) else (judge,)
+    return [member for member in members if isinstance(member, ModelJudge)]

@@ -65,7 +65,10 @@ def combine(
     labels = _majority(verdicts, kind)
     # The one that agrees most speaks for all.
     spokesman = max(verdicts, key=lambda v: _agreement(v.labels, labels))
-    flags = dict.fromkeys([*odd_combinations(labels), *(f for v in verdicts for f in v.flags)])
+    flags = dict.fromkeys(odd_combinations(labels))
+    for one in verdicts:
+        # What is odd about one vote's labels is not about the majority's.
+        flags |= dict.fromkeys(f for f in one.flags if f not in odd_combinations(one.labels))
     if failures:
         flags[f"failed_votes:{len(failures)}"] = None
     return Verdict(

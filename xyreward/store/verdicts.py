@@ -109,6 +109,13 @@ def conflict(
     )
 
 
+def store_path(path: str | os.PathLike[str] | None = None) -> Path:
+    """Where a store lies: at `path`, or XYREWARD_STORE where None, else in the user's cache folder."""
+    if path is None:
+        path = os.environ.get("XYREWARD_STORE") or cache_dir() / "verdicts.sqlite"
+    return Path(path).expanduser()
+
+
 class VerdictStore:
     """A store of verdicts in one SQLite file. `open` it; `close` it, or use it in a `with`.
 
@@ -130,15 +137,13 @@ class VerdictStore:
     def open(
         cls, path: str | os.PathLike[str] | None = None, *, create: bool = True
     ) -> VerdictStore:
-        """Open the store at `path`: XYREWARD_STORE where None, else in the user's cache folder.
+        """Open the store at `path`; see `store_path`.
 
         Raises:
             StoreError: it lies on a network file system, is no verdict store, is damaged, was
                 written by a newer release, cannot be written, or is not there and `create` is False.
         """
-        if path is None:
-            path = os.environ.get("XYREWARD_STORE") or cache_dir() / "verdicts.sqlite"
-        return cls(Database.open(Path(path), create=create))
+        return cls(Database.open(store_path(path), create=create))
 
     @property
     def path(self) -> Path:
