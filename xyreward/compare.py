@@ -13,7 +13,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from xyreward.errors import DataError
@@ -57,34 +57,61 @@ def labelled(items: Sequence[Item], limit: int | None = None) -> list[Item]:
     """Items that have a labelled reference, the same `limit` of each kind whatever their order."""
     kept: list[Item] = []
     for kind in ("xy", "control"):
-        of_kind = [i for i in items if i.kind == kind and any(r.labels for r in i.references)]
+        of_kind = [i for i in items if i.kind == kind and any(_is_known(r) for r in i.references)]
         kept += sorted(of_kind, key=lambda item: item.content_hash)[:limit]
     return kept
 
 
+def known_answers(items: Sequence[Item]) -> list[tuple[Item, Reference]]:
+    """What judges are compared on: reference answers with a kind and labels.
+
+    Raises:
+        DataError: there are none.
+    """
+    known = [(item, r) for item in items for r in item.references if _is_known(r)]
+    if not known:
+        raise DataError(
+            [
+                f"no reference answer of these {len(items)} items has a kind and labels, so there is "
+                "nothing to compare judges on; give `references` with labels, or use mini"
+            ]
+        )
+    return known
+
+
+def _is_known(reference: Reference) -> bool:
+    return reference.labels is not None and reference.kind is not None
+
+
 async def compare(
-    judges: Sequence[Judge], items: Sequence[Item], clusters: Mapping[str, str] | None = None
+    judges: Sequence[Judge],
+    items: Sequence[Item],
+    clusters: Mapping[str, str] | None = None,
+    *,
+    on_judged: Callable[[int], object] | None = None,
 ) -> list[JudgeFigures]:
-    """Let each judge label every reference answer that has labels. One judge after the other.
+    """Let each judge label the `known_answers` of the items. One judge after the other.
 
     Args:
         judges: at least one.
         items: with labelled references.
         clusters: item id -> cluster for the intervals. None: every item is its own.
+        on_judged: told how many more answers were judged.
 
     Raises:
         DataError: no reference has labels.
         JudgeError: see `Judge`; all judges are checked before the first one is asked.
     """
-    known = [
-        (item, r) for item in items for r in item.references if r.labels is not None and r.kind
-    ]
-    if not known:
-        raise DataError(["no reference answer has a kind and labels: nothing to compare judges on"])
+    known = known_answers(items)
     for judge in judges:
         if check := getattr(judge, "check", None):
             check([item for item, _ in known])
-    return [await _figures(judge, known, clusters or {}) for judge in judges]
+    figures = []
+    for judge in judges:
+        figures.append(await _figures(judge, known, clusters or {}))
+        if on_judged:
+            on_judged(len(known))
+    return figures
 
 
 async def _figures(
@@ -141,10 +168,13 @@ def _ranking(
     known: Sequence[tuple[Item, Reference]], scores: Sequence[Score], clusters: Mapping[str, str]
 ) -> dict[str, Estimate | None]:
     rewards: dict[str, dict[str, float]] = defaultdict(dict)
+    seen: set[tuple[str, str]] = set()
     for (item, reference), score in zip(known, scores, strict=True):
-        if score.reward is not None:
-            # Of several references of one kind the first counts, as everywhere.
-            rewards[item.id].setdefault(str(reference.kind), score.reward)
+        # Of several references of one kind the first counts, as everywhere, also where it failed.
+        kind = str(reference.kind)
+        if score.reward is not None and (item.id, kind) not in seen:
+            rewards[item.id][kind] = score.reward
+        seen.add((item.id, kind))
     wins: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for item_id, by_kind in rewards.items():
         best = next((kind for kind in BEST if kind in by_kind), None)
@@ -190,8 +220,11 @@ def _cell(estimate: Estimate | None) -> str:
 
 
 def _failed(figures: JudgeFigures) -> str:
-    by_kind = ", ".join(f"{kind} {sum(n.values())}" for kind, n in sorted(figures.failures.items()))
-    return f"{figures.failed} ({by_kind})" if figures.failed else "0"
+    by_kind = [
+        f"{kind}: " + ", ".join(f"{failure} {n}" for failure, n in counts.most_common())
+        for kind, counts in sorted(figures.failures.items())
+    ]
+    return f"{figures.failed} ({'; '.join(by_kind)})" if by_kind else "0"
 
 
 def _dollars(cost: float | None) -> str:
