@@ -13,10 +13,13 @@ from typing import Any
 
 from xyreward import rubric
 from xyreward.items import Item
-from xyreward.judges import load_judge
+from xyreward.judges import Judge, load_judge
 from xyreward.judges.model import ModelJudge
+from xyreward.judges.panel import PanelJudge
+from xyreward.judges.scripted import ScriptedJudge
 from xyreward.reading import ReadingProblem, read_reply
 from xyreward.scoring import ascore
+from xyreward.verdict import Usage
 
 SAMPLE = Item(
     id="check",
@@ -50,7 +53,7 @@ async def preflight(judge: str, **options: Any) -> Preflight:
         JudgeError, MissingDependency, ConfigError: see `load_judge`.
     """
     loaded = load_judge(judge, **{k: v for k, v in options.items() if v is not None})
-    members = getattr(loaded, "members", (loaded,))
+    members = loaded.members if isinstance(loaded, PanelJudge) else (loaded,)
     lines: list[str] = []
     ok = True
     for member in members:
@@ -60,7 +63,9 @@ async def preflight(judge: str, **options: Any) -> Preflight:
     return Preflight(ok, tuple(lines))
 
 
-async def _of_other(judge: Any) -> Preflight:
+async def _of_other(judge: Judge) -> Preflight:
+    if isinstance(judge, ScriptedJudge):  # it knows the answers of its file and no others
+        return Preflight(True, (f"{judge.name}: ready ({judge.rubric_version}); makes no calls",))
     score = await ascore(SAMPLE, ANSWER, judge)
     if score.failure is not None:
         return Preflight(False, (f"{judge.name}: {score.failure.kind}: {score.failure.detail}",))
@@ -75,7 +80,7 @@ async def _of_model(judge: ModelJudge) -> Preflight:
     lines = [f"{judge.name} at {found.base_url}, rubric {judge.rubric_version}"]
     lines += [f"problem: {problem}" for problem in found.problems]
     ok = found.ok
-    for reply in found.replies[-1:]:
+    for reply in found.replies[-1:] if ok else ():  # else it is said already what is wrong with it
         read = read_reply(reply, ANSWER, "xy")
         if isinstance(read, ReadingProblem):
             ok = False
@@ -100,9 +105,15 @@ async def _of_model(judge: ModelJudge) -> Preflight:
             f"{cached} came from the prompt cache"
         )
         cost = judge.prices.cost(found.per_call, judge.name)
-        price = f"{found.per_call}; price unknown, give it in a file named by XYREWARD_PRICES"
+        price = "price unknown, give it in a file named by XYREWARD_PRICES (docs/cost.md)"
         if cost is not None:
-            price = f"{cost:.5f} US dollars, 1,000 of them {1000 * cost:.2f}"
-        lines.append(f"one verdict: {price} (prices of {judge.prices.checked})")
+            checked = judge.prices.checked
+            price = f"{cost:.5f} US dollars, 1,000 of them {1000 * cost:.2f} (prices of {checked})"
+        lines.append(f"one verdict: {_tokens(found.per_call)}; {price}")
     lines += [f"note: {warning}" for warning in found.warnings]
     return Preflight(ok, tuple(lines))
+
+
+def _tokens(usage: Usage) -> str:
+    read = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
+    return f"{read:,} input and {usage.output_tokens:,} output tokens"
