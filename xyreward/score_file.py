@@ -5,8 +5,9 @@ A row names its item, or brings a bare query, and has an answer; other keys are 
     {"item_id": "...", "answer": "..."}      {"query": "..." or messages, "answer": "..."}
 
 The output has the same rows in the same order, each with `reward` (null where the judge failed),
-`verdict`, `failure`, `judge` and `rubric_version`. It appears under its name when it is complete; until
-then `<name>.partial` holds what is done, and the same command goes on from there.
+`verdict`, `failure`, `judge` and `rubric_version`; a row's own keys of these names are replaced. It
+appears under its name when it is complete. Until then `<name>.partial` holds the rows that are done,
+and the same command goes on from there; `<name>.partial.job` says which command that is.
 
 Not here: judging (`judges/`), the command line (`cli.py`).
 """
@@ -17,29 +18,42 @@ import asyncio
 import hashlib
 import json
 import os
-import shutil
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
-from xyreward.errors import DataError, RunFolderError
+from xyreward.errors import DataError, JudgeError, RunFolderError
 from xyreward.items import Item, items_hash
 from xyreward.judges import Judge
-from xyreward.judges.model import Estimate
+from xyreward.judges.calls import JudgeStopped
+from xyreward.judges.model import Estimate, ModelJudge
+from xyreward.judges.panel import model_judges
 from xyreward.reward import Reward
 from xyreward.scoring import Score, ascore
+from xyreward.strict_json import faults, parse_json
 
 CHUNK = 512
 """Rows that are judged together: enough to keep 64 calls in flight, few enough to hold in memory."""
+CHUNK_HERE = 64
+"""The same for judges that work in this process: a chunk that has begun ends before Ctrl-C is heard."""
+CHUNK_BATCHED = 10_000
+"""The same for message batches, of which each may take hours."""
 AHEAD = 2
 """Chunks under way at a time."""
 SHOWN_PROBLEMS = 20
+COLUMNS = ("reward", "verdict", "failure", "judge", "rubric_version")
+"""What the output has beside the keys of a row."""
+
+
+class ScoringStopped(RunFolderError):  # noqa: N818  # as JudgeStopped
+    """Stopped on the way: a full disk, or answers that changed meanwhile. What is done is kept."""
 
 
 @dataclass(slots=True)
@@ -66,32 +80,83 @@ class AnswersFile:
         self.path = path
         self._items = {item.id: item for item in items}
         self.items_hash = items_hash(items)
+        if path.exists() and not path.is_file():
+            raise DataError([f"{path}: expected a regular file, since it is read twice"])
         digest = hashlib.sha256()
         problems: list[str] = []
         wrong = rows = 0
+        replaced: set[str] = set()
+        named: dict[str, Item] = {}
+        bare = 0
         for number, line in self._lines():
             digest.update(line)
             rows += 1
             try:
-                self._row(line)
+                row, item = self._row(line)
             except ValueError as error:
                 wrong += 1
                 if len(problems) < SHOWN_PROBLEMS:
                     problems.append(f"{path}: line {number}: {error}")
+                continue
+            replaced.update(row.keys() & set(COLUMNS))
+            if item.bare:
+                bare += 1
+            else:
+                named[item.id] = item
         if wrong > len(problems):
-            problems.append(f"{path}: {wrong - len(problems)} more lines like these")
+            problems.append(f"{path}: {wrong - len(problems)} more lines have problems")
         if not rows:
             problems.append(f"{path}: has no rows, expected one JSON object per line")
         if problems:
-            raise DataError(problems)
+            raise DataError(problems, shown=len(problems))
         self.rows = rows
         self.hash = digest.hexdigest()
+        self.named = list(named.values())
+        """Items that rows name and that say what is wanted, each once."""
+        self.bare = bare
+        """Rows of which only the query is known."""
+        self.replaced = sorted(replaced)
+        """Keys of rows that the output replaces."""
 
-    def chunks(self, skip: int = 0) -> Iterator[list[tuple[dict[str, Any], Item]]]:
-        """The rows with their items, in pieces, from row `skip` on."""
-        rows = (self._row(line) for _, line in islice(self._lines(), skip, None))
-        while chunk := list(islice(rows, CHUNK)):
-            yield chunk
+    def __iter__(self) -> Iterator[tuple[dict[str, Any], Item]]:
+        """All rows with their items, in order.
+
+        Raises:
+            ScoringStopped: the file is not what it was when it was checked.
+        """
+        digest = hashlib.sha256()
+        for count, (_, line) in enumerate(self._lines(), start=1):
+            digest.update(line)
+            try:
+                row = self._row(line)
+            except ValueError:
+                self._changed()
+            if count > self.rows:
+                self._changed()
+            yield row
+        if digest.hexdigest() != self.hash:
+            self._changed()
+
+    def _changed(self) -> NoReturn:
+        raise ScoringStopped(
+            f"{self.path}: was changed while it was scored; remove the partial file and run again (what "
+            "was paid for is in the store)"
+        )
+
+    def check(self, judge: Judge) -> None:
+        """Make sure that the judge can judge these rows, before the first is.
+
+        Raises:
+            JudgeError, StoreError: it cannot; says what to do.
+        """
+        if check := getattr(judge, "check", None):
+            check(self.named)
+        if self.bare and not hasattr(judge, "ground"):
+            raise JudgeError(
+                f"{self.path}: {self.bare} rows bring a query and no item that says what is wanted; judge "
+                f"{judge.name!r} cannot infer it. Take a judge that asks a model (anthropic:<model>, "
+                "chat:<model>@<base_url>), or name items with item_id"
+            )
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         try:
@@ -105,41 +170,53 @@ class AnswersFile:
 
     def _row(self, line: bytes) -> tuple[dict[str, Any], Item]:
         try:
-            row = json.loads(line.decode("utf-8-sig"))
-        except (ValueError, RecursionError) as error:
+            row = parse_json(line.decode("utf-8-sig"))
+        except ValueError as error:
             raise ValueError(f"is not JSON in UTF-8 ({error})") from None
         if not isinstance(row, dict):
             raise ValueError(f"is {type(row).__name__}, expected an object")
+        for place, what in faults(row):
+            raise ValueError(f"{place!a:.60} {what}")
         if not isinstance(row.get("answer"), str):
-            raise ValueError(f"answer is {row.get('answer')!r:.60}, expected a string")
+            found = f"answer is {row['answer']!r:.60}" if "answer" in row else "has no answer"
+            raise ValueError(f"{found}, expected a string")
         if "item_id" in row:
-            item = self._items.get(row["item_id"]) if isinstance(row["item_id"], str) else None
-            if item is None:
-                raise ValueError(
-                    f"item_id {row['item_id']!r:.60} is not among the {len(self._items)} items; check "
-                    "--items"
-                )
-            return row, item
+            return row, self._item(row["item_id"])
         if "query" not in row:
-            raise ValueError(f"has neither item_id nor query, only {', '.join(sorted(row))}")
+            keys = ", ".join(sorted(row))
+            raise ValueError(f"has neither item_id nor query, only {keys:.200}")
         try:
             return row, Item.of_query(row["query"])
         except ValidationError as error:
-            raise ValueError(f"query: {error.errors()[0]['msg']}") from None
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"][2:])
+            message = first["msg"].removeprefix("Value error, ")
+            raise ValueError(f"query{place and f'.{place}'}: {message}") from None
+
+    def _item(self, given: Any) -> Item:
+        # Ids that are numbers become text where items are loaded.
+        name = str(given) if isinstance(given, int) else given
+        item = self._items.get(name) if isinstance(name, str) else None
+        if item is None:
+            raise ValueError(
+                f"item_id {given!r:.60} is not among the {len(self._items)} items; check --items"
+            )
+        return item
 
 
 def estimate_file(answers: AnswersFile, judge: Judge) -> Estimate | None:
     """What judging the file would take, with what the store has. None for a judge that makes no calls.
 
-    Equal questions are counted once within a chunk of rows, so the true figure may be a little lower.
+    Sends nothing. Equal questions are counted once within a chunk of rows, so the true figure may be a
+    little lower.
     """
     estimate = getattr(judge, "estimate", None)
     if estimate is None:
         return None
     total: Estimate | None = None
-    for chunk in answers.chunks():
+    for chunk in _chunks(iter(answers), CHUNK):
         rows = [(item, row["answer"]) for row, item in chunk if row["answer"].strip()]
-        one: Estimate | None = estimate([i for i, _ in rows], [a for _, a in rows])
+        one: Estimate | None = estimate([item for item, _ in rows], [text for _, text in rows])
         total = one if total is None or one is None else total + one
     return total
 
@@ -155,57 +232,63 @@ async def score_file(
     """Judge every row and write `out`.
 
     Args:
-        answers: checked.
+        answers: its `check(judge)` finds beforehand what would stop the judge.
         out: must not exist; `<out>.partial` of an earlier run of the same job is gone on with.
         judge: see `load_judge`.
         reward: how labels become the number.
         on_rows: told how many more rows are done.
 
     Raises:
-        RunFolderError: `out` exists, its partial file belongs to another job or is being written, or
-            the disk is full.
+        RunFolderError: nothing was judged: `out` exists or cannot be made, its partial file belongs to
+            another job, is damaged or is being written.
+        ScoringStopped: the disk is full, or the answers changed.
         JudgeError, StoreError: see `Judge`. What is done is in the partial file.
     """
-    if out.exists():
-        raise RunFolderError(f"{out}: exists; choose another --out, or remove it first")
+    refuse_existing(out)
     partial = out.with_name(out.name + ".partial")
-    job = {
-        "answers": answers.hash,
-        "items": answers.items_hash,
-        "judge": judge.name,
-        "rubric_version": judge.rubric_version,
-        "votes": getattr(judge, "votes", 1),
-        "reward": repr(reward),
-    }
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(f"{partial}.lock", timeout=0)
-        with lock:
-            report = _resumed(partial, job)
-            if on_rows:
-                on_rows(report.rows)
-            with partial.open("ab") as stream:
-                if stream.tell() == 0:
-                    stream.write(_line({"job": job}))
-                async for rows, scores in _scored(answers.chunks(report.rows), judge, reward):
-                    for row, one in zip(rows, scores, strict=True):
-                        stream.write(_line({**row, **as_row(one)}))
-                        if one.failure is not None:
-                            report.failed[one.failure.kind] += 1
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                    report.rows += len(rows)
-                    if on_rows:
-                        on_rows(len(rows))
-            _finish(partial, out)
-            Path(lock.lock_file).unlink(missing_ok=True)
-        return report
+        held = lock.acquire()
     except Timeout:
         raise RunFolderError(f"{partial}: another process is writing it") from None
     except OSError as error:
-        raise RunFolderError(
-            f"{out}: cannot be written ({error}); what is done is in {partial.name}, run again to go on"
-        ) from error
+        raise RunFolderError(f"{out}: cannot be made ({error}); choose another --out") from error
+    with held:
+        refuse_existing(out)  # another process may just have finished it
+        rows = iter(answers)
+        report = _resumed(partial, _job(answers, judge, reward), rows)
+        if on_rows:
+            on_rows(report.rows)
+        async for chunk, scores in _scored(_chunks(rows, _size(judge)), judge, reward):
+            _append(partial, [{**row, **as_row(s)} for row, s in zip(chunk, scores, strict=True)])
+            report.failed.update(s.failure.kind for s in scores if s.failure is not None)
+            report.rows += len(chunk)
+            if on_rows:
+                on_rows(len(chunk))
+        _finish(partial, out)
+        Path(lock.lock_file).unlink(missing_ok=True)
+    return report
+
+
+def refuse_existing(out: Path) -> None:
+    """Raise RunFolderError where `out` is there already."""
+    if out.exists():
+        raise RunFolderError(f"{out}: exists; choose another --out, or remove it first")
+
+
+def _size(judge: Judge) -> int:
+    asking = model_judges(judge)
+    if any(one.in_batches for one in asking):
+        return CHUNK_BATCHED
+    return CHUNK if asking else CHUNK_HERE
+
+
+def _chunks(
+    rows: Iterator[tuple[dict[str, Any], Item]], size: int
+) -> Iterator[list[tuple[dict[str, Any], Item]]]:
+    while chunk := list(islice(rows, size)):
+        yield chunk
 
 
 async def _scored(
@@ -226,6 +309,10 @@ async def _scored(
             scores = await task
             under_way.popleft()
             yield rows, scores
+    except JudgeStopped:
+        # The judge sends nothing more. What the other chunk has on its way is paid for: let it arrive.
+        await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
+        raise
     finally:
         for _, task in under_way:
             task.cancel()
@@ -258,61 +345,120 @@ def as_row(score: Score) -> dict[str, Any]:
     }
 
 
-def _line(row: Mapping[str, Any]) -> bytes:
-    return json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+# ---------------------------------------------------------------- the partial file
 
 
-def _resumed(partial: Path, job: Mapping[str, Any]) -> FileReport:
-    """Count what an earlier run did, and cut off a row that it had half written."""
+def _job(answers: AnswersFile, judge: Judge, reward: Reward) -> dict[str, Any]:
+    """All that decides what the rows are. A partial file of another job is not gone on with."""
+    return {
+        "answers": answers.hash,
+        "items": answers.items_hash,
+        "judge": judge.name,
+        "rubric_version": judge.rubric_version,
+        "votes": [one.votes for one in model_judges(judge)],
+        "parameters": [_parameters(one) for one in model_judges(judge)],
+        "reward": repr(reward),
+    }
+
+
+def _parameters(judge: ModelJudge) -> dict[str, Any]:
+    # Whether there is structured output may not be known yet, and is the server's to say.
+    possible = judge.endpoint.possible_parameters[0]
+    return {name: value for name, value in possible.items() if name != "schema"}
+
+
+def _job_file(partial: Path) -> Path:
+    # Beside the rows and not their first line: then they only need a new name when they are complete,
+    # where a copy would need the space of the whole file once more.
+    return partial.with_name(partial.name + ".job")
+
+
+def _resumed(
+    partial: Path, job: Mapping[str, Any], rows: Iterator[tuple[dict[str, Any], Item]]
+) -> FileReport:
+    """Take from `rows` those that an earlier run did, and cut off one that it had half written."""
     report = FileReport()
     if not partial.exists():
+        with _writing(partial):
+            _job_file(partial).write_text(json.dumps(job), "utf-8")
+            partial.touch()
         return report
+    try:
+        told = json.loads(_job_file(partial).read_text("utf-8"))
+    except (OSError, ValueError):
+        told = None
+    if told != job:
+        raise RunFolderError(
+            f"{partial}: is of another job ({_differing(told, job, _job_file(partial).name)}); remove it, "
+            "or choose another --out"
+        )
     keep = 0
     with partial.open("rb") as stream:
-        for number, line in enumerate(stream):
+        for number, line in enumerate(stream, start=1):
             if not line.endswith(b"\n"):
                 break
+            row, _ = next(rows, ({}, None))
             try:
-                row = json.loads(line)
-                told = row["job" if number == 0 else "failure"]
+                done = json.loads(line)
+                if not row or any(done[k] != v for k, v in row.items() if k not in COLUMNS):
+                    raise ValueError("another row")
+                failure = done["failure"]
+                report.failed.update([] if failure is None else [str(failure["kind"])])
             except (ValueError, KeyError, TypeError):
                 raise RunFolderError(
-                    f"{partial}: line {number + 1} is not as a run left it; remove the file to begin anew "
+                    f"{partial}: line {number} is not as a run left it; remove the file to begin anew "
                     "(what was paid for is in the store)"
                 ) from None
-            if number == 0:
-                if told != job:
-                    raise RunFolderError(
-                        f"{partial}: is of another job ({_differing(told, job)}); remove it, or "
-                        "choose another --out"
-                    )
-            else:
-                report.rows += 1
-                if told is not None:
-                    report.failed[told["kind"]] += 1
+            report.rows += 1
             keep += len(line)
     os.truncate(partial, keep)
     report.resumed = report.rows
     return report
 
 
-def _differing(old: Any, new: Mapping[str, Any]) -> str:
+def _differing(old: Any, new: Mapping[str, Any], name: str) -> str:
     if not isinstance(old, dict):
-        return "it does not say which"
+        return f"nothing beside it says of which, expected {name}"
     return ", ".join(
-        f"{name} was {old.get(name)!r:.60}, is {new[name]!r:.60}"
-        for name in new
-        if old.get(name) != new[name]
+        f"{name} was {old.get(name)!r:.60}, is {new.get(name)!r:.60}"
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
     )
 
 
+def _append(partial: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    # Opened for each chunk, and not made anew: one that somebody removed meanwhile must not come back
+    # without its first rows.
+    with _writing(partial), partial.open("r+b") as stream:
+        stream.seek(0, os.SEEK_END)
+        stream.write(b"".join(_line(row) for row in rows))
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    text = json.dumps(row, ensure_ascii=False)
+    if not text.isascii():
+        try:
+            return text.encode() + b"\n"
+        except UnicodeEncodeError:  # half a surrogate pair, which only stands escaped
+            text = json.dumps(row)
+    return text.encode("ascii") + b"\n"
+
+
 def _finish(partial: Path, out: Path) -> None:
-    """Give the finished rows their name, without the line that says whose they are."""
-    finished = out.with_name(out.name + ".finished")
-    with partial.open("rb") as source, finished.open("wb") as target:
-        source.readline()
-        shutil.copyfileobj(source, target)
-        target.flush()
-        os.fsync(target.fileno())
-    finished.replace(out)
-    partial.unlink()
+    refuse_existing(out)
+    with _writing(partial):
+        with partial.open("rb") as stream:
+            os.fsync(stream.fileno())
+        partial.rename(out)
+        _job_file(partial).unlink(missing_ok=True)
+
+
+@contextmanager
+def _writing(partial: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ScoringStopped(
+            f"{partial}: cannot be written ({error}); what is done is kept, make room and run the same "
+            "command again to go on"
+        ) from error
