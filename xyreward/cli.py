@@ -7,25 +7,31 @@
     xyreward store info
 
 Exit status: 0 done; 1 done, but some answers have no verdict (or a check found a problem); 2 nothing was
-sent, because something given is wrong; 3 stopped on the way (wrong key, spent limit, full disk); 130
-interrupted. What was paid for is in the store in every case.
+sent, because something given is wrong; 3 stopped on the way (wrong key, spent limit, full disk, or a
+mistake of ours); 130 interrupted. What was paid for is in the store in every case.
 
 Not here: what the commands do (`score_file.py`, `attack.py`, `compare.py`, `store/`).
 """
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
+import functools
+import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from xyreward.errors import StoreError, XYRewardError
+from xyreward.errors import JudgeError, StoreError, XYRewardError, printable
+
+if TYPE_CHECKING:  # --help is to come at once, so each command imports what it needs
+    from xyreward.judges import Judge
+    from xyreward.judges.model import ModelJudge
 
 T = TypeVar("T")
 
@@ -38,31 +44,89 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-judge_app = typer.Typer(help="Check a judge, or see judges side by side.", no_args_is_help=True)
+judge_app = typer.Typer(
+    help="Check a judge, or see judges side by side.\n\nNames: local, anthropic:<model>, "
+    "chat:<model>@<base_url>, panel:<judge>,<judge>, scripted:<file>.",
+    no_args_is_help=True,
+)
 store_app = typer.Typer(help="Look after the verdict store.", no_args_is_help=True)
 app.add_typer(judge_app, name="judge")
 app.add_typer(store_app, name="store")
 
 Items = Annotated[str, typer.Option(help="mini, a file or folder, or a hub name.")]
+JudgeName = Annotated[str, typer.Option(help="A judge's name, see `xyreward judge --help`.")]
+Split = Annotated[str, typer.Option(help="train, dev or test.")]
 Store = Annotated[
     Path | None, typer.Option(help="Verdict store. [default: XYREWARD_STORE, or the cache folder]")
 ]
-Votes = Annotated[int, typer.Option(min=1, help="How many times each answer is judged.")]
-Budget = Annotated[
-    float | None, typer.Option(help="Hard cap in US dollars, over all processes of the same run.")
-]
-RunName = Annotated[
-    str | None, typer.Option("--run", help="Whose bill it is; give the same name to go on with it.")
-]
-Concurrency = Annotated[int, typer.Option(min=1, help="Calls in flight at a time, at most.")]
-Rpm = Annotated[float | None, typer.Option("--rpm", help="Requests per minute, at most.")]
-Tpm = Annotated[float | None, typer.Option("--tpm", help="Tokens per minute, at most.")]
-Effort = Annotated[
-    str | None, typer.Option(help="low, medium, high, xhigh or max (anthropic judges).")
-]
-BaseUrl = Annotated[
-    str | None, typer.Option(help="Address of a Messages API other than Anthropic's.")
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the bill; send nothing.")]
+
+JUDGE_OPTIONS: Mapping[str, Any] = {
+    "votes": Annotated[
+        int | None, typer.Option(min=1, help="How many times each answer is judged. [default: 1]")
+    ],
+    "budget_usd": Annotated[
+        float | None,
+        typer.Option(help="Hard cap in US dollars, over all processes of the same run."),
+    ],
+    "run": Annotated[
+        str | None, typer.Option(help="Whose bill it is; give the same name to go on with it.")
+    ],
+    "store": Store,
+    "max_concurrency": Annotated[
+        int | None,
+        typer.Option("--concurrency", min=1, help="Calls in flight at most. [default: 64]"),
+    ],
+    "requests_per_minute": Annotated[
+        float | None, typer.Option("--rpm", help="Requests per minute, at most.")
+    ],
+    "tokens_per_minute": Annotated[
+        float | None, typer.Option("--tpm", help="Tokens per minute, at most.")
+    ],
+    "max_tokens": Annotated[
+        int | None, typer.Option(min=1, help="Limit of a reply, thinking included. [default: 4096]")
+    ],
+    "effort": Annotated[
+        str | None, typer.Option(help="low, medium, high, xhigh or max (anthropic judges).")
+    ],
+    "schema": Annotated[
+        str | None,
+        typer.Option(help="auto, json_schema or plain: how replies are asked for. [default: auto]"),
+    ],
+    "base_url": Annotated[
+        str | None, typer.Option(help="Address of a Messages API other than Anthropic's.")
+    ],
+    "batches": Annotated[
+        bool | None,
+        typer.Option("--batches", help="Message Batches: half the price, up to a day."),
+    ],
+}
+"""Options of `load_judge` for judges that ask a model. None: not given, and then not handed on, so that
+judges which take none can be used without them."""
+
+
+def _judge_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command these options (all where none are named); it gets those given as `options`."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        own = [p for p in signature.parameters.values() if p.name != "options"]
+        added = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=JUDGE_OPTIONS[name]
+            )
+            for name in names or JUDGE_OPTIONS
+        ]
+
+        def with_options(**given: Any) -> None:
+            taken = {p.name: given.pop(p.name) for p in added}
+            command(**given, options={k: v for k, v in taken.items() if v is not None})
+
+        with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
+        with_options.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        return with_options
+
+    return decorate
 
 
 def main() -> None:
@@ -72,84 +136,68 @@ def main() -> None:
 
 
 @app.command()
+@_judge_options()
 def score(
     answers: Annotated[Path, typer.Argument(help="JSONL with item_id (or query) and answer.")],
+    *,
     out: Annotated[Path, typer.Option(help="JSONL to write; must not exist.")],
     items: Items = "mini",
-    judge: Annotated[
-        str, typer.Option(help="A judge's name, see `xyreward judge --help`.")
-    ] = "local",
-    soft: Annotated[bool, typer.Option(help="Reward from probabilities, for ranking.")] = False,
-    votes: Votes = 1,
-    budget_usd: Budget = None,
-    run: RunName = None,
-    store: Store = None,
-    concurrency: Concurrency = 64,
-    rpm: Rpm = None,
-    tpm: Tpm = None,
-    effort: Effort = None,
-    base_url: BaseUrl = None,
-    batches: Annotated[
-        bool, typer.Option("--batches", help="Message Batches: half the price, up to a day.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the bill; send nothing.")
-    ] = False,
+    judge: JudgeName = "local",
+    soft: Annotated[bool, typer.Option("--soft", help="Reward from probabilities.")] = False,
+    dry_run: DryRun = False,
+    options: Mapping[str, Any],
 ) -> None:
     """Score a file of answers. Goes on where an interrupted run of the same command stopped."""
     from xyreward.judges import load_judge
-    from xyreward.judges.model import ModelJudge
+    from xyreward.judges.panel import model_judges
     from xyreward.loading import load_items
     from xyreward.reward import Reward
-    from xyreward.score_file import AnswersFile, estimate_file, score_file
+    from xyreward.score_file import AnswersFile, estimate_file, refuse_existing, score_file
 
-    options = _options(votes, budget_usd, run, store, concurrency, rpm, tpm, effort, base_url)
-    if batches:
-        options["batches"] = True
+    if str(out) == "-":
+        raise typer.BadParameter(
+            "-, expected a file's name: a run that was stopped goes on from what it holds",
+            param_hint="--out",
+        )
+    refuse_existing(out)
     chosen = load_judge(judge, **options)
     file = AnswersFile(answers, load_items(items))
     if dry_run:
         _say(f"{judge}: {estimate_file(file, chosen) or 'makes no calls'}. Nothing was sent.")
         return
-    if isinstance(chosen, ModelJudge):
-        chosen.check([])  # its key and its store, before a bar is shown
-    with _bar(file.rows, chosen) as advance:
+    file.check(chosen)
+    if file.replaced:
+        _note(f"the rows' own {', '.join(file.replaced)} are replaced in {out}")
+    with _sending(), _bar(file.rows, [chosen]) as advance:
         report = _run(score_file(file, out, chosen, Reward(soft=soft), on_rows=advance))
     _say(f"{report.rows} answers in {out}")
     if report.resumed:
         _say(f"{report.resumed} of them by an earlier run")
-    _say_bill(chosen)
+    _say_bill(model_judges(chosen))
     if report.failed:
         kinds = ", ".join(f"{kind} {n}" for kind, n in report.failed.most_common())
-        _say(f"without a verdict: {sum(report.failed.values())} ({kinds}); their reward is null")
+        text = f"without a verdict: {report.failed.total()} ({kinds}); their reward is null"
+        if model_judges(chosen):
+            text += ". The same with another --out asks for these alone"
+        _say(text)
         raise typer.Exit(FAILED)
 
 
 @app.command()
+@_judge_options()
 def attack(
-    judge: Annotated[
-        str, typer.Option(help="A judge's name, see `xyreward judge --help`.")
-    ] = "local",
+    *,
+    judge: JudgeName = "local",
     items: Items = "mini",
-    split: Annotated[str, typer.Option(help="train, dev or test.")] = "test",
+    split: Split = "test",
     limit: Annotated[int, typer.Option(min=1, help="Items of each kind.")] = 5,
     tries: Annotated[int, typer.Option(min=0, help="Mutations per answer in the search.")] = 64,
     seed: Annotated[int, typer.Option(help="Of the search.")] = 0,
     out: Annotated[
         Path | None, typer.Option(help="A JSON file for the report; must not exist.")
     ] = None,
-    votes: Votes = 1,
-    budget_usd: Budget = None,
-    run: RunName = None,
-    store: Store = None,
-    concurrency: Concurrency = 64,
-    rpm: Rpm = None,
-    tpm: Tpm = None,
-    effort: Effort = None,
-    base_url: BaseUrl = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the bill; send nothing.")
-    ] = False,
+    dry_run: DryRun = False,
+    options: Mapping[str, Any],
 ) -> None:
     """What a judge pays for texts that help nobody: known attacks, and a search for better ones.
 
@@ -159,6 +207,7 @@ def attack(
 
     from xyreward.attack import aattack, calls_needed, known_answers
     from xyreward.judges import described, load_judge
+    from xyreward.judges.panel import model_judges
     from xyreward.loading import bundled_splits, load_items
     from xyreward.splits import assign_splits
 
@@ -168,9 +217,7 @@ def attack(
     splits = assign_splits(loaded, known=bundled_splits() if items == "mini" else None)
     side = splits.select(loaded, _side(split))
     chosen = [i for kind in ("xy", "control") for i in [i for i in side if i.kind == kind][:limit]]
-    one = load_judge(
-        judge, **_options(votes, budget_usd, run, store, concurrency, rpm, tpm, effort, base_url)
-    )
+    one = load_judge(judge, **options)
     total = calls_needed(chosen, tries=tries)
     if dry_run:
         known = known_answers(chosen)
@@ -179,12 +226,18 @@ def attack(
             f"That is for {len(known)} known attacks. The search adds {total - len(known)} answers."
         )
         return
-    with _bar(total, one) as advance:
+    _check([one], chosen)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    with _sending(), _bar(total, [one]) as advance:
         report = _run(aattack(one, chosen, tries=tries, seed=seed, progress=advance))
     _say(report.to_markdown())
     if out is not None:
-        out.write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
-    _say_bill(one)
+        try:
+            out.write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
+        except OSError as error:
+            _end(error, STOPPED)
+    _say_bill(model_judges(one))
     if report.paid:
         raise typer.Exit(FAILED)
 
@@ -193,18 +246,16 @@ def attack(
 
 
 @judge_app.command()
+@_judge_options("max_tokens", "effort", "schema", "base_url")
 def check(
     judge: Annotated[str, typer.Argument(help="A judge's name.")],
-    effort: Effort = None,
-    base_url: BaseUrl = None,
+    *,
+    options: Mapping[str, Any],
 ) -> None:
-    """Ask a judge two small questions before a long job: key, model, form of reply, cache, price.
-
-    Names: local, anthropic:<model>, chat:<model>@<base_url>, panel:<judge>,<judge>, scripted:<file>.
-    """
+    """Ask a judge two small questions before a long job: key, model, form of reply, cache, price."""
     from xyreward.preflight import preflight
 
-    report = _run(preflight(judge, effort=effort, base_url=base_url))
+    report = _run(preflight(judge, **options))
     for line in report.lines:
         _say(line)
     if not report.ok:
@@ -212,50 +263,44 @@ def check(
 
 
 @judge_app.command()
+@_judge_options()
 def compare(
     judges: Annotated[list[str], typer.Argument(help="Judges' names.")],
+    *,
     items: Items = "mini",
-    split: Annotated[str, typer.Option(help="train, dev or test.")] = "test",
+    split: Split = "test",
     limit: Annotated[int | None, typer.Option(min=1, help="Items of each kind.")] = None,
-    votes: Votes = 1,
-    budget_usd: Budget = None,
-    run: RunName = None,
-    store: Store = None,
-    concurrency: Concurrency = 64,
-    rpm: Rpm = None,
-    tpm: Tpm = None,
-    effort: Effort = None,
-    base_url: BaseUrl = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the bill; send nothing.")
-    ] = False,
+    dry_run: DryRun = False,
+    options: Mapping[str, Any],
 ) -> None:
     """Agreement with known labels, ranking, failures, cost: a column per judge.
 
-    The local judge was fitted on train and dev of mini, so only test shows what it can.
+    Each judge gets those of the options that it takes; one budget is for all of them together. The local
+    judge was fitted on train and dev of mini, so only test shows what it can.
     """
     from xyreward.compare import compare as compare_judges
-    from xyreward.compare import labelled, to_markdown
-    from xyreward.judges import described, load_judge
+    from xyreward.compare import known_answers, labelled, to_markdown
+    from xyreward.judges import described
+    from xyreward.judges.panel import model_judges
     from xyreward.loading import bundled_splits, load_items
     from xyreward.splits import assign_splits
 
+    loaded_judges = _load_all(judges, options)
     loaded = load_items(items)
     splits = assign_splits(loaded, known=bundled_splits() if items == "mini" else None)
     chosen = labelled(splits.select(loaded, _side(split)), limit)
-    options = _options(votes, budget_usd, run, store, concurrency, rpm, tpm, effort, base_url)
-    loaded_judges = [
-        load_judge(name, **(options if _asks_a_model(name) else {})) for name in judges
-    ]
+    known = known_answers(chosen)
     if dry_run:
-        known = [(i, r.text) for i in chosen for r in i.references if r.labels is not None]
         for one in loaded_judges:
-            _say(described(one, [i for i, _ in known], [text for _, text in known]))
+            _say(described(one, [i for i, _ in known], [r.text for _, r in known]))
         return
+    _check(loaded_judges, chosen)
     clusters = {i.id: splits.placements[i.content_hash].cluster for i in chosen}
-    figures = _run(compare_judges(loaded_judges, chosen, clusters))
+    with _sending(), _bar(len(known) * len(judges), loaded_judges) as advance:
+        figures = _run(compare_judges(loaded_judges, chosen, clusters, on_judged=advance))
     _say(f"{len(chosen)} items of {items}, side {split}; 95 % intervals over clusters of items\n")
     _say(to_markdown(figures))
+    _say_bill([m for one in loaded_judges for m in model_judges(one)])
     if any(f.failed for f in figures):
         raise typer.Exit(FAILED)
 
@@ -342,114 +387,138 @@ def prune(
 # ---------------------------------------------------------------- what the commands share
 
 
-def _options(
-    votes: int,
-    budget_usd: float | None,
-    run: str | None,
-    store: Path | None,
-    concurrency: int,
-    rpm: float | None,
-    tpm: float | None,
-    effort: str | None,
-    base_url: str | None,
-) -> dict[str, Any]:
-    """Options of `load_judge`: those that differ from the defaults, so that `local` takes them as well."""
-    given = {
-        "votes": votes if votes != 1 else None,
-        "budget_usd": budget_usd,
-        "run": run,
-        "store": store,
-        "max_concurrency": concurrency if concurrency != 64 else None,
-        "requests_per_minute": rpm,
-        "tokens_per_minute": tpm,
-        "effort": effort,
-        "base_url": base_url,
-    }
-    return {name: value for name, value in given.items() if value is not None}
+def _load_all(names: Sequence[str], options: Mapping[str, Any]) -> list[Judge]:
+    """Judges with those of the options that each takes, and one bill."""
+    from xyreward.judges import load_judge, options_of
+    from xyreward.judges.model import new_run
+
+    taken = {name: options_of(name) for name in names}
+    if unused := [option for option in options if not any(option in of for of in taken.values())]:
+        raise typer.BadParameter(f"none of {', '.join(names)} takes {', '.join(unused)}")
+    given = {**options, "run": options.get("run") or new_run("compare")}
+    return [
+        load_judge(name, **{o: v for o, v in given.items() if o in taken[name]}) for name in names
+    ]
 
 
-def _asks_a_model(judge: str) -> bool:
-    return judge.partition(":")[0] in ("anthropic", "chat", "panel")
-
-
-def _say(text: str) -> None:
-    typer.echo(text)
+def _check(judges: Sequence[Judge], items: Sequence[Any]) -> None:
+    """Find what would stop a judge while nothing was sent yet."""
+    for judge in judges:
+        if check := getattr(judge, "check", None):
+            check(items)
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
+    import asyncio
+
     return asyncio.run(work)
+
+
+@contextmanager
+def _sending() -> Iterator[None]:
+    """Around what may cost money: where it stops from here on, something may have been sent."""
+    from xyreward.score_file import ScoringStopped
+
+    try:
+        yield
+    except (JudgeError, ScoringStopped, StoreError) as error:
+        _end(error, STOPPED)
+    except KeyboardInterrupt:
+        _note("interrupted; what was received is kept, run the same command again to go on")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 @contextmanager
 def _errors() -> Iterator[None]:
     """An error of ours is one message and a status, not a traceback through five libraries."""
-    from xyreward.judges.calls import JudgeStopped
-
     try:
         yield
-    except JudgeStopped as error:
-        _end(error, STOPPED)
-    except (XYRewardError, FileNotFoundError) as error:
+    except (XYRewardError, OSError) as error:
         _end(error, WRONG)
-    except KeyboardInterrupt:
-        typer.echo(
-            "interrupted; verdicts received until now are in the store, run again to go on",
-            err=True,
-        )
-        raise SystemExit(INTERRUPTED) from None
+    except Exception:
+        import traceback
+
+        traceback.print_exc()  # a mistake of ours; Python's own status for it, 1, means another thing
+        raise SystemExit(STOPPED) from None
 
 
 def _end(error: Exception, status: int) -> NoReturn:
-    typer.echo(f"{type(error).__name__}: {error}", err=True)
+    _note(f"{type(error).__name__}: {error}")
     raise SystemExit(status) from None
 
 
+def _say(text: str) -> None:
+    try:
+        # Some of it comes from servers and from other people's stores.
+        typer.echo("\n".join(map(printable, text.split("\n"))))
+    except BrokenPipeError:
+        pass  # `| head` has seen enough; the status still tells how it went
+    except OSError as error:
+        _end(error, STOPPED)
+
+
+def _note(text: str) -> None:
+    with contextlib.suppress(OSError):
+        typer.echo(text, err=True)
+
+
 @contextmanager
-def _bar(total: int, judge: Any) -> Iterator[Callable[[int], object]]:
-    """A bar of rows on stderr, with what the judge did and what it cost."""
+def _bar(total: int, judges: Sequence[Judge]) -> Iterator[Callable[[int], object]]:
+    """A bar of answers on stderr, with what the judges did and what it cost; in a log a line a minute."""
     from tqdm import tqdm
 
-    with tqdm(total=total, unit=" answers", disable=None if sys.stderr.isatty() else False) as bar:
-        stats = getattr(judge, "stats", None)
+    from xyreward.judges.panel import model_judges
 
-        def decided() -> None:
-            if stats is None:
-                return
+    asking = [m for judge in judges for m in model_judges(judge)]
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    seconds = 0.1 if terminal else 60.0
+    try:
+        bar = tqdm(total=total, unit=" answers", disable=not sys.stderr, mininterval=seconds)
+    except OSError:  # nobody reads stderr any more, which must not end a paid job
+        bar = tqdm(disable=True)
+
+    def advance(rows: int) -> None:
+        if asking:
+            done = [one.stats for one in asking]
+            cost = f"{sum(s.cost_usd for s in done):.2f}"
             bar.set_postfix(
                 {
-                    "store": stats.from_store,
-                    "failed": sum(stats.failed.values()),
-                    "$": f"{stats.cost_usd:.2f}" + ("+?" if stats.unpriced_calls else ""),
+                    "calls": sum(s.calls for s in done),
+                    "store": sum(s.from_store for s in done),
+                    "failed": sum(sum(s.failed.values()) for s in done),
+                    "$": cost + ("+?" if any(s.unpriced_calls for s in done) else ""),
                 },
                 refresh=False,
             )
-            bar.update(0)
-
-        if stats is not None:
-            judge.on_outcome = decided
-
-        def advance(rows: int) -> None:
+        try:
             bar.update(rows)
+        except OSError:
+            bar.disable = True
 
+    for one in asking:
+        one.on_outcome = functools.partial(advance, 0)
+    try:
         yield advance
+    finally:
+        with contextlib.suppress(OSError):
+            bar.close()
 
 
-def _say_bill(judge: Any) -> None:
-    stats = getattr(judge, "stats", None)
-    if stats is None:
-        return
-    text = (
-        f"{stats.calls} calls, {stats.from_store} from the store; US dollars: {stats.cost_usd:.4f}"
-    )
-    if stats.unpriced_calls:
-        text += f" and {stats.unpriced_calls} calls of unknown price"
-    if stats.lost_calls:
-        text += (
-            f"; {stats.lost_calls} calls without a reply are possibly billed, at most "
-            f"{stats.possibly_usd:.4f}"
-        )
-    spent = judge.store.ledger.spent(judge.run)
-    _say(f"{text}. Run {judge.run!r} in all: {spent.settled_usd:.4f}")
+def _say_bill(judges: Sequence[ModelJudge]) -> None:
+    for one in judges:
+        stats = one.stats
+        text = f"{one.name}: {stats.calls} calls, {stats.from_store} from the store; US dollars: "
+        text += f"{stats.cost_usd:.4f}"
+        if stats.unpriced_calls:
+            text += f" and {stats.unpriced_calls} calls of unknown price"
+        if stats.lost_calls:
+            text += (
+                f"; {stats.lost_calls} calls without a reply are possibly billed, at most "
+                f"{stats.possibly_usd:.4f}"
+            )
+        _say(text)
+    for run, one in {one.run: one for one in judges}.items():
+        _say(f"run {run!r} in all: {one.store.ledger.spent(run).settled_usd:.4f} US dollars")
 
 
 def _side(name: str) -> Any:
