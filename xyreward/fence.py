@@ -16,6 +16,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 LESS_THAN = "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}"
 """Stands for every less-than sign and for what looks like one."""
@@ -64,6 +65,8 @@ class Part:
     text: str
 
 
+# An item's texts come again with each of its answers, and in each epoch.
+@lru_cache(maxsize=1024)
 def neutralise(text: str) -> str:
     """The text as a judge is shown it; doing it twice changes nothing more.
 
@@ -120,6 +123,8 @@ def _code(parts: Sequence[Part]) -> str:
     return hashlib.sha256(texts.encode("ascii")).hexdigest()[:16]
 
 
+# For each quote of a reply the same answer.
+@lru_cache(maxsize=64)
 def comparable(text: str, *, bullets: bool = True) -> str:
     """A text as quotes are compared: what a careful copyist changes without noticing is folded.
 

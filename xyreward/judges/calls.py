@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from xyreward.errors import JudgeError
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+_hash_of_prefix = lru_cache(maxsize=16)(_hash)  # a long text, the same for thousands of calls
+_sorted = json.JSONEncoder(sort_keys=True).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +47,8 @@ class Call:
     @property
     def hash(self) -> str:
         """sha256 of everything above, as 64 hex digits."""
-        schema = json.dumps(self.schema, sort_keys=True)
-        parts = [_hash(self.prefix), _hash(schema), _hash(self.text), str(self.max_tokens)]
+        schema = _hash(_sorted(self.schema))
+        parts = [_hash_of_prefix(self.prefix), schema, _hash(self.text), str(self.max_tokens)]
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 

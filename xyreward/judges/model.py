@@ -20,7 +20,7 @@ import random
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -564,8 +564,9 @@ class ModelJudge:
 
     def _worst(self, call: Call) -> float | None:
         """Upper bound of one sending in dollars: a token has at least one byte."""
-        text = call.prefix + call.text + _canonical(call.schema)
-        size = len(text.encode("utf-8", "replace")) + 500
+        size = (
+            _size_of_prefix(call.prefix) + _size(call.text) + _size(_canonical(call.schema)) + 500
+        )
         limit = self.endpoint.possible_parameters[0].get("max_tokens") or call.max_tokens
         return self.prices.worst_case(size, limit, self.name, batch=self.in_batches)
 
@@ -635,14 +636,20 @@ class _Asking:
         self._judge.stats.latencies.append(time.perf_counter() - start)
         return reply
 
-    async def reserve(self) -> None:
+    def reserve(self) -> Awaitable[None] | None:
+        # A coroutine would be a task of its own for every call, and nearly none has to wait.
+        return None if self._reserved() else self._reserve_later()
+
+    def _reserved(self) -> bool:
+        judge = self._judge
+        ledger = judge.store.ledger
+        self._reservation = ledger.reserve(judge.run, self._worst, judge.budget_usd)
+        return self._reservation is not None
+
+    async def _reserve_later(self) -> None:
         judge = self._judge
         while True:
-            ledger = judge.store.ledger
-            self._reservation = ledger.reserve(judge.run, self._worst, judge.budget_usd)
-            if self._reservation is not None:
-                return
-            spent = ledger.spent(judge.run)
+            spent = judge.store.ledger.spent(judge.run)
             if spent.reserved_usd == 0:
                 raise CallError(
                     "over_budget",
@@ -653,6 +660,8 @@ class _Asking:
                 )
             # What is reserved is the worst case. Most of it comes back when those calls end.
             await asyncio.sleep(_RANDOM.uniform(0.1, 0.3))
+            if self._reserved():
+                return
 
     def received(self, reply: Reply) -> None:
         judge, question = self._judge, self._question
@@ -719,13 +728,19 @@ def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
 
 
-def _canonical(data: Any) -> str:
-    return json.dumps(data, sort_keys=True, separators=(",", ":"))
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 @lru_cache(maxsize=4096)
 def _short_hash(text: str) -> str:
     return text_hash(text)[:16]
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))
+
+
+_size_of_prefix = lru_cache(maxsize=16)(_size)  # a long text, the same for thousands of calls
 
 
 def _estimate_unique(call: Call) -> int:
