@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import warnings
@@ -61,6 +62,7 @@ END_OF_LIFE = {
 }
 """Days on which the vendor retires models, as the SDK 2.14 lists them. Dated names count too."""
 
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _warned: set[str] = set()
 
 
@@ -269,9 +271,9 @@ class AnthropicEndpoint:
                 if body is None:
                     options: Any = {"params": query} if query else {}
                     return await client.get(path, cast_to=httpx2.Response, options=options)
-                if isinstance(body, bytes):
-                    return await client.post(path, cast_to=httpx2.Response, content=body)
-                return await client.post(path, cast_to=httpx2.Response, body=body)
+                # As bytes, since the SDK would first walk and copy whatever else it is given.
+                content = body if isinstance(body, bytes) else _json(body).encode()
+                return await client.post(path, cast_to=httpx2.Response, content=content)
         except TimeoutError:
             failure = timed_out(timeout)
         except anthropic.APIStatusError as error:
