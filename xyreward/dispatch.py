@@ -306,10 +306,27 @@ class _Loop:
         self._seconds: deque[list[int]] = deque(maxlen=30)
 
     async def run(self, job: _Job) -> Reply:
-        limits = self.limits
         if job.deadline is not None and job.deadline <= self._loop.time():
             raise self._too_late(job)
         clock = asyncio.timeout_at(job.deadline)
+        try:
+            async with clock:
+                # Nearly every call ends here, and the retrying would take as long as storing its verdict.
+                try:
+                    return await self._attempt(job, clock)
+                except CallError as error:
+                    first = error
+                return await self._retry(job, clock, first)
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            raise self._too_late(job) from job.last
+        except CallError as error:
+            raise self._final(error, job) from error.__cause__
+
+    async def _retry(self, job: _Job, clock: asyncio.Timeout, first: CallError) -> Reply:
+        """Go on after the first attempt, which raised `first`."""
+        limits = self.limits
         retrying = AsyncRetrying(
             sleep=self._sleep,
             retry=retry_if_exception(self._may_retry),
@@ -320,15 +337,14 @@ class _Loop:
             ),
             reraise=True,
         )
-        try:
-            async with clock:
-                return await retrying(self._attempt, job, clock)
-        except TimeoutError:
-            if not clock.expired():
-                raise
-            raise self._too_late(job) from job.last
-        except CallError as error:
-            raise self._final(error, job) from error.__cause__
+        failed: list[CallError] = [first]
+
+        async def attempt() -> Reply:
+            if failed:
+                raise failed.pop()
+            return await self._attempt(job, clock)
+
+        return await retrying(attempt)
 
     def wake_all(self) -> None:
         """After a stop: whoever waits looks up and finds it."""

@@ -193,6 +193,8 @@ def occurs(quote: str, answer: str) -> bool:
     without noticing is folded (`fence.comparable`), and punctuation at the ends of a part is ignored.
     A quote without a letter or digit must occur as it is.
     """
+    if quote in answer and any(map(str.isalnum, quote)):
+        return True  # as it mostly is, and folding a long answer takes a while
     return any(
         _in_order(quote, comparable(answer, bullets=bullets), bullets) for bullets in (True, False)
     )

@@ -188,6 +188,7 @@ class ModelJudge:
         self.run = run or new_run(endpoint.name)
         self.dispatcher = Dispatcher(limits)
         self._store = store
+        self._fixed_sizes: dict[str, int] = {}
 
     def _check_budget(self, budget_usd: float) -> None:
         number = isinstance(budget_usd, int | float) and not isinstance(budget_usd, bool)
@@ -564,9 +565,11 @@ class ModelJudge:
 
     def _worst(self, call: Call) -> float | None:
         """Upper bound of one sending in dollars: a token has at least one byte."""
-        size = (
-            _size_of_prefix(call.prefix) + _size(call.text) + _size(_canonical(call.schema)) + 500
-        )
+        fixed = self._fixed_sizes.get(call.prefix)
+        if fixed is None:  # a prefix comes with one schema, and both with thousands of calls
+            fixed = _size(call.prefix) + _size(_canonical(call.schema))
+            self._fixed_sizes[call.prefix] = fixed
+        size = fixed + _size(call.text) + 500
         limit = self.endpoint.possible_parameters[0].get("max_tokens") or call.max_tokens
         return self.prices.worst_case(size, limit, self.name, batch=self.in_batches)
 
@@ -678,7 +681,7 @@ class _Asking:
             key=question.key,
             kind="grounding" if question.answer is None else "verdict",
             identity=question.identity,
-            payload=json.dumps(found, ensure_ascii=False),
+            payload=_as_json(found),
             raw_text=reply.text,
             usage=self.usage,
             cost_usd=self.cost_usd,
@@ -733,6 +736,7 @@ def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
 
 
+_as_json = json.JSONEncoder(ensure_ascii=False).encode
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
@@ -743,9 +747,6 @@ def _short_hash(text: str) -> str:
 
 def _size(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
-
-
-_size_of_prefix = lru_cache(maxsize=16)(_size)  # a long text, the same for thousands of calls
 
 
 def _estimate_unique(call: Call) -> int:

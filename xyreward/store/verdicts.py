@@ -388,7 +388,10 @@ def canonical(identity: Mapping[str, str]) -> str:
     for name, value in identity.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"identity has {name!r}: {value!r:.80}, expected strings")
-    return json.dumps(dict(identity), sort_keys=True, separators=(",", ":"))
+    return _sorted(dict(identity))
+
+
+_sorted = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def from_row(row: Sequence[Any]) -> StoredVerdict:
