@@ -47,7 +47,7 @@ Pairs = Sequence[tuple[Item, str]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--answers", type=int, default=1_500)
+    parser.add_argument("--answers", type=int, default=3_000)
     parser.add_argument("--peer-answers", type=int, default=300)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--concurrency", type=int, default=64)

@@ -435,6 +435,27 @@ def test_text_of_all_scripts_arrives_as_it_is(make: Make) -> None:
     assert body["messages"][-1]["content"] == text
 
 
+def test_what_is_sent_is_the_body_of_the_call_whatever_was_sent_before() -> None:
+    other = {**SCHEMA, "required": ["focus"]}
+    calls = [
+        CALL,
+        replace(CALL, text='A "quoted" text\n\0text with \u2028 and \u6f22.'),
+        replace(CALL, schema=other),
+        replace(CALL, max_tokens=77),
+        replace(CALL, prefix="\0text"),
+        CALL,
+    ]
+    with FakeAPI(log_bodies=True) as api:
+        endpoint = claude(api.base_url)
+
+        async def run() -> None:
+            for call in calls:
+                await endpoint.send(call, timeout=10)
+
+        asyncio.run(run())
+        assert [entry.body for entry in api.log] == [endpoint.body(call) for call in calls]
+
+
 @BOTH
 def test_half_a_surrogate_pair_is_a_failure_of_that_call_alone(make: Make) -> None:
     with FakeAPI() as api:

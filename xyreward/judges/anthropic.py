@@ -63,6 +63,8 @@ END_OF_LIFE = {
 """Days on which the vendor retires models, as the SDK 2.14 lists them. Dated names count too."""
 
 _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_TEXT = "\0text"
+"""Stands for the text of a call. No prompt has a null character, and JSON escapes it."""
 _warned: set[str] = set()
 
 
@@ -123,6 +125,7 @@ class AnthropicEndpoint:
         if schema == "auto" and (host == "anthropic.com" or host.endswith(".anthropic.com")):
             # Every model that is served there today has it: nothing to find out.
             self._schema = "json_schema"
+        self._around: dict[tuple[str, int, SchemaMode], tuple[Mapping[str, Any], str, str]] = {}
         self._clients: LoopClients[AsyncAnthropic] = LoopClients()
         _warn_of_end(model)
 
@@ -210,6 +213,17 @@ class AnthropicEndpoint:
             body["thinking"] = {"type": self._thinking}
         return body
 
+    def _encoded(self, call: Call, schema: SchemaMode) -> str:
+        """`_body` as JSON; what surrounds the text, most of it, is encoded once."""
+        key = call.prefix, call.max_tokens, schema
+        known = self._around.get(key)
+        if known is None or known[0] is not call.schema:
+            whole = _json(self._body(replace(call, text=_TEXT), schema))
+            head, _, tail = whole.partition(_json(_TEXT))
+            known = self._around[key] = call.schema, head, tail
+        _, head, tail = known
+        return f"{head}{_json(call.text)}{tail}"
+
     async def send(self, call: Call, *, timeout: float) -> Reply:
         """Send once and wait at most `timeout` seconds.
 
@@ -223,7 +237,7 @@ class AnthropicEndpoint:
     async def _send(self, call: Call, schema: SchemaMode, timeout: float) -> Reply:
         response = await self.request(
             "/v1/messages",
-            self._body(call, schema),
+            self._encoded(call, schema),
             timeout=timeout,
             private=call.prefix + call.text,
             schema=schema,
@@ -240,7 +254,7 @@ class AnthropicEndpoint:
     async def request(
         self,
         path: str,
-        body: Mapping[str, Any] | bytes | None = None,
+        body: Mapping[str, Any] | str | bytes | None = None,
         *,
         timeout: float,
         query: Mapping[str, str] | None = None,
@@ -272,7 +286,8 @@ class AnthropicEndpoint:
                     options: Any = {"params": query} if query else {}
                     return await client.get(path, cast_to=httpx2.Response, options=options)
                 # As bytes, since the SDK would first walk and copy whatever else it is given.
-                content = body if isinstance(body, bytes) else _json(body).encode()
+                text = _json(body) if isinstance(body, Mapping) else body
+                content = text.encode() if isinstance(text, str) else text
                 return await client.post(path, cast_to=httpx2.Response, content=content)
         except TimeoutError:
             failure = timed_out(timeout)
