@@ -48,7 +48,7 @@ Pairs = Sequence[tuple[Item, str]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--answers", type=int, default=3_000)
-    parser.add_argument("--peer-answers", type=int, default=300)
+    parser.add_argument("--peer-answers", type=int, default=320)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--latency", type=float, default=0.1, help="seconds")

@@ -27,8 +27,28 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-_hash_of_prefix = lru_cache(maxsize=16)(_hash)  # a long text, the same for thousands of calls
-_sorted = json.JSONEncoder(sort_keys=True).encode
+class _Same:
+    """A mapping as the key of a cache: this very object, which is never changed."""
+
+    __slots__ = ("it",)
+
+    def __init__(self, it: Mapping[str, Any]) -> None:
+        self.it = it
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.it is self.it
+
+    def __hash__(self) -> int:
+        return id(self.it)
+
+
+# Both are the same for thousands of calls, and long.
+_hash_of_prefix = lru_cache(maxsize=16)(_hash)
+
+
+@lru_cache(maxsize=16)
+def _hash_of_schema(schema: _Same) -> str:
+    return _hash(json.dumps(schema.it, sort_keys=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +61,13 @@ class Call:
     text: str
     """What differs: the query, the item's grounding and the answer, fenced and neutralised."""
     schema: Mapping[str, Any]
-    """JSON schema of the reply. Sent where the endpoint has structured output."""
+    """JSON schema of the reply. Sent where the endpoint has structured output. Never changed later."""
     max_tokens: int = 4096
 
     @property
     def hash(self) -> str:
         """sha256 of everything above, as 64 hex digits."""
-        schema = _hash(_sorted(self.schema))
+        schema = _hash_of_schema(_Same(self.schema))
         parts = [_hash_of_prefix(self.prefix), schema, _hash(self.text), str(self.max_tokens)]
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
