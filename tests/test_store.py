@@ -18,7 +18,13 @@ from store_processes import finish, lines, record, sound, start, wait_until
 
 from xyreward.errors import StoreError
 from xyreward.store import BatchRow, Spent, StoredVerdict, VerdictStore, database, owners
-from xyreward.store.database import MIGRATIONS, SCHEMA_VERSION, refuse_network
+from xyreward.store.database import (
+    MIGRATIONS,
+    SCHEMA_VERSION,
+    checked_version,
+    connect,
+    refuse_network,
+)
 from xyreward.store.owners import Owner
 
 
@@ -254,6 +260,24 @@ asyncio.run(main())
     assert sorted(map(int, lines(log))) == list(range(500))
     with VerdictStore.open(path) as store:
         assert len(list(store.records())) == 500
+
+
+def test_a_store_that_another_process_makes_at_this_moment_is_ours(tmp_path: Path) -> None:
+    path = tmp_path / "v"
+    with closing(connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        made = []
+
+        def between(statement: str) -> None:
+            if "sqlite_master" in statement and not made:
+                made.append(statement)
+                VerdictStore.open(path).close()
+
+        connection.set_trace_callback(between)
+        assert checked_version(connection, path) == 0  # as it was when the first was read
+        connection.set_trace_callback(None)
+        assert made
+        assert checked_version(connection, path) == SCHEMA_VERSION
 
 
 # ---------------------------------------------------------------- death

@@ -307,9 +307,23 @@ def _file_id(path: Path) -> tuple[int, int] | None:
 
 def checked_version(connection: sqlite3.Connection, path: Path) -> int:
     """Schema of a verdict store, 0 of an empty file; a StoreError for any other file."""
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    application = int(connection.execute("PRAGMA application_id").fetchone()[0])
-    tables = int(connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0])
+    # In one transaction: another process that makes the file at this moment commits all three at once,
+    # and two of them from before and one from after would be another program's file.
+    own = not connection.in_transaction
+    if own:
+        connection.execute("BEGIN")
+    try:
+        version, application, tables = (
+            int(connection.execute(statement).fetchone()[0])
+            for statement in (
+                "PRAGMA user_version",
+                "PRAGMA application_id",
+                "SELECT COUNT(*) FROM sqlite_master",
+            )
+        )
+    finally:
+        if own:
+            _roll_back(connection)
     if application != APPLICATION_ID and (application or version or tables):
         raise StoreError(
             f"{path}: is an SQLite file of another program, expected a verdict store; choose "
