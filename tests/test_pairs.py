@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from xyreward.errors import ConfigError, DataError
 from xyreward.items import CONTROL_KINDS, XY_KINDS, AnswerKind, Item, Reference
-from xyreward.pairs import REJECTED_KINDS, PairSet, build_pairs
+from xyreward.pairs import REJECTED_KINDS, PairSet, Rule, build_pairs
 from xyreward.testing import make_item, make_reference
 
 
@@ -54,7 +54,7 @@ def test_goal_focused_is_preferred_to_the_four_kinds_and_direct_to_overcorrectin
 
 def test_only_the_kinds_asked_for_are_rejected() -> None:
     items = [xy(1, "literal", "balanced", "dump")]
-    found = build_pairs(items, split="train", rejected_kinds=["balanced"])
+    found = build_pairs(items, split="train", rule=Rule(rejected_kinds=["balanced"]))
     assert made(found) == {("xy-1", "goal_focused", "balanced")}
 
 
@@ -113,7 +113,11 @@ def test_what_is_made_and_what_is_dropped_add_up_to_the_candidates(
     candidates = n_xy * len({"literal", "dump"} & set(kinds)) + n_control
     try:
         found = build_pairs(
-            items, split="train", rejected_kinds=kinds, control_share=share, max_pairs=limit
+            items,
+            split="train",
+            rule=Rule(rejected_kinds=kinds),
+            control_share=share,
+            max_pairs=limit,
         )
     except DataError:
         assert n_xy == 0 or share > 0.5  # a lone pair may be a control and then be one too many
@@ -127,7 +131,11 @@ def test_what_is_made_and_what_is_dropped_add_up_to_the_candidates(
 def test_with_max_pairs_every_first_kind_is_taken_before_any_second() -> None:
     items = [xy(i, "literal", "dump") for i in range(10)]
     found = build_pairs(
-        items, split="train", rejected_kinds=["dump", "literal"], control_share=0, max_pairs=13
+        items,
+        split="train",
+        rule=Rule(rejected_kinds=["dump", "literal"]),
+        control_share=0,
+        max_pairs=13,
     )
     assert Counter(pair.rejected_kind for pair in found.pairs) == {"dump": 10, "literal": 3}
     assert found.dropped == {"above max_pairs": 7}
@@ -301,7 +309,9 @@ def test_no_pair_at_all_is_an_error_that_says_what_is_needed_and_what_was_droppe
 )
 def test_impossible_wishes_are_refused(wish: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        build_pairs(ITEMS, split="train", **wish)
+        rule = {k: v for k, v in wish.items() if k in Rule.__dataclass_fields__}
+        rest = {k: v for k, v in wish.items() if k not in rule}
+        build_pairs(ITEMS, split="train", rule=Rule(**rule), **rest)
 
 
 # ---------------------------------------------------------------- columns
@@ -359,7 +369,7 @@ def test_trl_reads_the_rows_as_conversational_preferences(tiny: str) -> None:
 def test_the_bundled_items_give_pairs_of_every_kind_and_a_quarter_of_them_are_controls(
     mini: list[Item],
 ) -> None:
-    found = build_pairs(mini, split="all", rejected_kinds=["literal"])
+    found = build_pairs(mini, split="all", rule=Rule(rejected_kinds=["literal"]))
     n_xy, n_control = counts(found)
     assert n_xy >= 140
     assert n_control == round(n_xy / 3)

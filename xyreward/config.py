@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from xyreward.embedded import POLICY_NAME
 from xyreward.errors import ConfigError
 from xyreward.items import AnswerKind, ItemKind
-from xyreward.pairs import REJECTED_KINDS
+from xyreward.pairs.rule import REJECTED_KINDS
 
 EvaluationPart = Literal["writing", "preference", "picking"]
 PARTS: tuple[EvaluationPart, ...] = get_args(EvaluationPart)
