@@ -283,7 +283,7 @@ def test_no_pair_at_all_is_an_error_that_says_what_is_needed_and_what_was_droppe
         make_reference("goal_focused", "good", unsafe=True), make_reference("literal", "literal")
     )
     with pytest.raises(
-        DataError, match=r"of 1 train items: an xy item needs.*'chosen is unsafe': 1"
+        DataError, match=r"of 1 train items with 2 answers; dropped: {'chosen is unsafe': 1}"
     ):
         build_pairs([unsafe], split="train")
 
@@ -328,14 +328,39 @@ def test_a_row_is_in_trls_explicit_prompt_form_and_says_where_it_comes_from() ->
         "prompt": conversation,
         "chosen": [{"role": "assistant", "content": "goal_focused 1"}],
         "rejected": [{"role": "assistant", "content": "literal 1"}],
+        "margin": 1.0,
         "id": pair.id,
         "item_id": "xy-1",
         "item_kind": "xy",
         "split": "train",
-        "chosen_kind": "goal_focused",
-        "rejected_kind": "literal",
+        "cluster": item.content_hash,
+        "language": "en",
         "source": "forum",
         "licence": "unknown",
+        "rule": "goal_focused",
+        "pair_source": "references",
+        "judge": "labels",
+        "rubric_version": "",
+        "chosen_kind": "goal_focused",
+        "chosen_origin": "test",
+        "chosen_reward": 1.0,
+        "chosen_labels": {
+            "has_stated_solution": False,
+            "has_intended_solution": True,
+            "focus": "intended",
+            "identifies_misconception": True,
+        },
+        "chosen_details": "{}",
+        "rejected_kind": "literal",
+        "rejected_origin": "test",
+        "rejected_reward": 0.0,
+        "rejected_labels": {
+            "has_stated_solution": True,
+            "has_intended_solution": False,
+            "focus": "stated",
+            "identifies_misconception": False,
+        },
+        "rejected_details": "{}",
     }
 
 
