@@ -1,24 +1,22 @@
 """The model under training or evaluation: load it, let it answer, ask it how likely answers are.
 
-Not here: what a policy's name may be and where it lies (`locate.py`); training (TRL's trainers, see
-`recipes/`); judging (`judges/`).
+Not here: what a policy's name may be and where it lies (`locate.py`); its tokens (`chat_tokenizer.py`);
+training (TRL's trainers, see `recipes/`); judging (`judges/`).
 """
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from xyreward.chat_tokenizer import ChatTokenizer, Messages, load_chat_tokenizer, loading
 from xyreward.embedded import POLICY_NAME
-from xyreward.errors import ConfigError, MissingDependency, told
-from xyreward.locate import base_of_adapter, folder_of, is_adapter, mark_in
+from xyreward.errors import ConfigError, MissingDependency
+from xyreward.locate import base_of_adapter, folder_of, is_adapter
 
-Messages = Sequence[Mapping[str, str]]
 Progress = Callable[[int], object]
 """Called with the number of pieces of work just done."""
 
@@ -78,38 +76,12 @@ def bf16_is_fast(device: str) -> bool:
 
 
 @dataclass
-class Policy:
+class Policy(ChatTokenizer):
     """A causal language model with its tokenizer. Methods put it in evaluation mode and keep no state."""
 
-    name: str
     model: Any
-    tokenizer: Any
-    chat_template_kwargs: Mapping[str, Any]
     adapter: bool = False
     """The model is a peft model whose adapter came with the name."""
-
-    def prompt_ids(self, messages: Messages) -> list[int]:
-        """Token ids of a prompt, up to where the answer begins."""
-        return self._template(messages, add_generation_prompt=True)
-
-    def answer_ids(self, messages: Messages, answer: str) -> tuple[list[int], int]:
-        """Token ids of prompt and answer, and where the answer begins, as TRL's DPOTrainer has them."""
-        prompt = self.prompt_ids(messages)
-        full = self._template([*messages, {"role": "assistant", "content": answer}])
-        shared = 0
-        while shared < min(len(prompt), len(full)) and prompt[shared] == full[shared]:
-            shared += 1
-        return full, shared
-
-    def _template(self, messages: Messages, **kwargs: Any) -> list[int]:
-        ids = self.tokenizer.apply_chat_template(
-            [dict(m) for m in messages],
-            tokenize=True,
-            return_dict=False,
-            **kwargs,
-            **self.chat_template_kwargs,
-        )
-        return list(ids)
 
     def answer(
         self,
@@ -309,16 +281,10 @@ def load_policy(
         dtype = "bfloat16" if device.startswith("cuda") and bf16_is_fast("cuda") else "float32"
     adapter = is_adapter(name, revision)
     folder = folder_of(name, revision)
-    mark = base_of_adapter(folder) if adapter else mark_in(folder)
-    base_folder = folder_of(mark.name, mark.revision) if adapter and mark else folder
-    kwargs = chat_template_kwargs
-    if kwargs is None:
-        kwargs = mark.chat_template_kwargs if mark else {}
-    has_tokenizer = adapter and (Path(folder) / "tokenizer_config.json").exists()
-    with _loading(name, base_folder):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            folder if has_tokenizer else base_folder
-        )
+    base = base_of_adapter(folder) if adapter else None
+    base_folder = folder_of(base.name, base.revision) if base else folder
+    chat = load_chat_tokenizer(name, revision=revision, chat_template_kwargs=chat_template_kwargs)
+    with loading(name, base_folder):
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
             base_folder, dtype=getattr(torch, dtype), output_loading_info=True
         )
@@ -332,62 +298,24 @@ def load_policy(
             raise MissingDependency(
                 f"{name} is an adapter and needs peft: pip install 'xyreward[train]'"
             ) from None
-        with _loading(name, folder), warnings.catch_warnings():
+        with loading(name, folder), warnings.catch_warnings():
             warnings.filterwarnings("error", message="Found missing adapter keys")
             model = PeftModel.from_pretrained(model, folder, is_trainable=trainable)
             if not trainable and dtype == "float32" and _is_lora(model):
                 # A sixth of the time of an evaluation. Sums of log-probabilities change by less than
                 # 2e-4 nats in float32; in bfloat16 small steps of training would be rounded away.
                 model = model.merge_and_unload()
-    _check_template(name, tokenizer.chat_template, kwargs)
     return Policy(
         name=name,
+        tokenizer=chat.tokenizer,
+        chat_template_kwargs=chat.chat_template_kwargs,
         model=model.to(device),
-        tokenizer=tokenizer,
-        chat_template_kwargs=dict(kwargs),
         adapter=adapter,
     )
 
 
 def _is_lora(model: Any) -> bool:
     return all(config.peft_type == "LORA" for config in model.peft_config.values())
-
-
-@contextmanager
-def _loading(name: str, folder: str) -> Iterator[None]:
-    """Errors of a damaged or unfit model, which come from five libraries, on one line."""
-    try:
-        yield
-    except ImportError as error:
-        raise MissingDependency(
-            f"policy {name!r}: loading it needs a package that is not there ({told(error)})"
-        ) from error
-    except Exception as error:
-        raise ConfigError(
-            f"policy {name!r}: cannot be loaded from {folder} ({told(error)}). If it is damaged, fetch or "
-            "save it again"
-        ) from error
-
-
-def _check_template(name: str, template: Any, kwargs: Mapping[str, Any]) -> None:
-    if template is None:
-        raise ConfigError(
-            f"{name}: the tokenizer has no chat template; use an instruction-tuned model"
-        )
-    ours = {"messages", "conversation", "add_generation_prompt", "tokenize", "return_dict"} & set(
-        kwargs
-    )
-    if ours:
-        raise ConfigError(
-            f"{name}: chat_template_kwargs has {', '.join(sorted(ours))}, which is set for each prompt; "
-            "take it out"
-        )
-    # Jinja ignores an argument that a template does not use, and so would a misspelt one be.
-    unused = [key for key in kwargs if not re.search(rf"\b{re.escape(key)}\b", str(template))]
-    if unused:
-        raise ConfigError(
-            f"{name}: chat_template_kwargs has {', '.join(unused)}, which its chat template does not use"
-        )
 
 
 def visible(text: str) -> str:

@@ -58,6 +58,7 @@ from xyreward.locate import (
     trained_on,
 )
 from xyreward.pairs import PairSet, Rule, build_pairs
+from xyreward.pairs.guards import TokenGuard
 from xyreward.policy import Policy, bf16_is_fast, default_device, load_policy
 from xyreward.rehearsal import culprits, rehearse
 from xyreward.runs import RunFolder
@@ -757,19 +758,17 @@ def fit_to_length(pairs: PairSet, policy: Policy, max_length: int | None) -> Pai
     """
     if max_length is None:
         return pairs
+    guard = TokenGuard(policy, max_length)
     kept = []
     dropped = Counter(pairs.dropped)
     cut = 0
     for pair in pairs.pairs:
-        chosen, begin = policy.answer_ids(pair.prompt, pair.chosen)
-        rejected, _ = policy.answer_ids(pair.prompt, pair.rejected)
-        if begin >= max_length:
-            dropped["prompt longer than max_length"] += 1
-        elif chosen[:max_length] == rejected[:max_length]:
-            dropped["both sides read the same within max_length"] += 1
+        sides = pair.prompt, pair.chosen, pair.rejected
+        if reason := guard.objection(*sides):
+            dropped[reason] += 1
         else:
             kept.append(pair)
-            cut += max(len(chosen), len(rejected)) > max_length
+            cut += guard.cuts(*sides)
     if not kept:
         raise ConfigError(
             f"none of {len(pairs.pairs)} pairs fits into dpo.max_length={max_length} tokens of "

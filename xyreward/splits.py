@@ -436,13 +436,19 @@ _TOKEN = re.compile(
 )
 
 
-def _shingles(text: str) -> set[str]:
-    """3-token shingles. A text of fewer tokens is one shingle, one without any is itself."""
+def tokens(text: str) -> list[str]:
+    """Words, or characters where a script puts no spaces between words, without case and width."""
     folded = unicodedata.normalize("NFKC", text).casefold()
-    tokens = _TOKEN.findall(folded) or folded.split()
-    if len(tokens) < 3:
-        return {" ".join(tokens)}
-    return {" ".join(tokens[i : i + 3]) for i in range(len(tokens) - 2)}
+    found: list[str] = _TOKEN.findall(folded) or folded.split()
+    return found
+
+
+def shingles(text: str) -> set[str]:
+    """3-token shingles. A text of fewer tokens is one shingle, one without any is itself."""
+    found = tokens(text)
+    if len(found) < 3:
+        return {" ".join(found)}
+    return {" ".join(found[i : i + 3]) for i in range(len(found) - 2)}
 
 
 def near_duplicates(
@@ -467,7 +473,7 @@ def near_duplicates(
     """
     numbers: dict[str, int] = {}
     shingled = [
-        frozenset(numbers.setdefault(shingle, len(numbers)) for shingle in _shingles(text))
+        frozenset(numbers.setdefault(shingle, len(numbers)) for shingle in shingles(text))
         for text in texts
     ]
     del numbers  # the shingles themselves are most of the memory

@@ -1,0 +1,138 @@
+"""The tokenizer of a policy with its chat template: the token ids that a trainer will see.
+
+It is loaded without the weights, so what depends on tokens alone can be checked on any machine.
+
+Not here: the model (`policy.py`); what a policy's name may be (`locate.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xyreward.embedded import POLICY_NAME
+from xyreward.errors import ConfigError, MissingDependency, told
+from xyreward.locate import base_of_adapter, folder_of, is_adapter, mark_in
+
+Messages = Sequence[Mapping[str, str]]
+
+
+@dataclass
+class ChatTokenizer:
+    """A tokenizer and the arguments that its chat template is called with."""
+
+    name: str
+    tokenizer: Any
+    chat_template_kwargs: Mapping[str, Any]
+
+    def prompt_ids(self, messages: Messages) -> list[int]:
+        """Token ids of a prompt, up to where the answer begins."""
+        return self._template(messages, add_generation_prompt=True)
+
+    def answer_ids(
+        self, messages: Messages, answer: str, *, prompt: Sequence[int] | None = None
+    ) -> tuple[list[int], int]:
+        """Token ids of prompt and answer, and where the answer begins, as TRL's DPOTrainer has them.
+
+        Args:
+            messages: the prompt.
+            answer: the assistant's reply to it.
+            prompt: `prompt_ids(messages)`, from a caller who has several answers to it. None: made here.
+        """
+        if prompt is None:
+            prompt = self.prompt_ids(messages)
+        full = self._template([*messages, {"role": "assistant", "content": answer}])
+        shared = 0
+        while shared < min(len(prompt), len(full)) and prompt[shared] == full[shared]:
+            shared += 1
+        return full, shared
+
+    def _template(self, messages: Messages, **kwargs: Any) -> list[int]:
+        ids = self.tokenizer.apply_chat_template(
+            [dict(m) for m in messages],
+            tokenize=True,
+            return_dict=False,
+            **kwargs,
+            **self.chat_template_kwargs,
+        )
+        return list(ids)
+
+
+def load_chat_tokenizer(
+    name: str = POLICY_NAME,
+    *,
+    revision: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> ChatTokenizer:
+    """Load the tokenizer of a policy, without its weights.
+
+    Args:
+        name: see `locate.py`; an adapter has its own tokenizer or that of its base.
+        revision: commit of a hub model or adapter.
+        chat_template_kwargs: for models whose template has switches, e.g. `enable_thinking`. None: what
+            it was trained with where a recipe trained it, else none.
+
+    Raises:
+        MissingDependency: transformers, or the embedded model's package, is not installed.
+        ConfigError: no such folder or hub model, or it holds no tokenizer; no chat template, or one that
+            does not use a key of `chat_template_kwargs`.
+        HubUnreachable: a hub name that is neither cached nor reachable.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise MissingDependency(
+            f"loading a tokenizer needs {error.name}: pip install 'xyreward[local]'"
+        ) from None
+    adapter = is_adapter(name, revision)
+    folder = folder_of(name, revision)
+    mark = base_of_adapter(folder) if adapter else mark_in(folder)
+    if chat_template_kwargs is None:
+        chat_template_kwargs = mark.chat_template_kwargs if mark else {}
+    if adapter and mark and not (Path(folder) / "tokenizer_config.json").exists():
+        folder = folder_of(mark.name, mark.revision)
+    with loading(name, folder):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    _check_template(name, tokenizer.chat_template, chat_template_kwargs)
+    return ChatTokenizer(name, tokenizer, dict(chat_template_kwargs))
+
+
+@contextmanager
+def loading(name: str, folder: str) -> Iterator[None]:
+    """Errors of a damaged or unfit model, which come from five libraries, on one line."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingDependency(
+            f"policy {name!r}: loading it needs a package that is not there ({told(error)})"
+        ) from error
+    except Exception as error:
+        raise ConfigError(
+            f"policy {name!r}: cannot be loaded from {folder} ({told(error)}). If it is damaged, fetch or "
+            "save it again"
+        ) from error
+
+
+def _check_template(name: str, template: Any, kwargs: Mapping[str, Any]) -> None:
+    if template is None:
+        raise ConfigError(
+            f"{name}: the tokenizer has no chat template; use an instruction-tuned model"
+        )
+    ours = {"messages", "conversation", "add_generation_prompt", "tokenize", "return_dict"} & set(
+        kwargs
+    )
+    if ours:
+        raise ConfigError(
+            f"{name}: chat_template_kwargs has {', '.join(sorted(ours))}, which is set for each prompt; "
+            "take it out"
+        )
+    # Jinja ignores an argument that a template does not use, and so would a misspelt one be.
+    unused = [key for key in kwargs if not re.search(rf"\b{re.escape(key)}\b", str(template))]
+    if unused:
+        raise ConfigError(
+            f"{name}: chat_template_kwargs has {', '.join(unused)}, which its chat template does not use"
+        )
