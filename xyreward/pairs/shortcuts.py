@@ -266,7 +266,7 @@ MIN_CLUSTERS = 20
 """Fewer, and a bag of words learns from next to nothing: its accuracy would say nothing."""
 
 # Single characters of scripts that write without spaces; elsewhere words of at least two letters.
-_TOKEN = (
+_WORDS = (
     r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|[^\W\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]{2,}"
 )
 _FEATURES = 2**18
@@ -306,7 +306,7 @@ def bag_of_words(
     number = {text: i for i, text in enumerate(texts)}
     vectorizer = HashingVectorizer(
         n_features=_FEATURES,
-        token_pattern=_TOKEN,
+        token_pattern=_WORDS,
         ngram_range=(1, 2),
         binary=True,
         norm=None,
