@@ -111,6 +111,33 @@ def test_agreement_on_a_value_without_bounds_has_no_interval() -> None:
     assert mean([2.5] * 10) == Estimate(2.5, None, None, 10)
 
 
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.01])
+def test_of_many_clusters_those_alike_are_counted_together_with_the_same_interval(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(3)
+    clusters = rng.integers(0, 600, 900)
+    # Rows of a cluster resemble each other, so a cluster that is taken for a row would show.
+    bad = rng.random(600) > share
+    values = np.where(rng.random(900) < 0.2, 0.5, 1.0 - bad[clusters])
+    names = [str(c) for c in clusters]
+    slow = mean(values.tolist(), names, bounds=(0, 1))
+    monkeypatch.setattr(stats, "MANY", 1)
+    fast = mean(values.tolist(), names, bounds=(0, 1))
+    assert fast is not None
+    assert slow is not None
+    assert fast.value == slow.value
+    assert fast != slow  # other draws, so this compares two computations
+    assert ends(fast) == pytest.approx(ends(slow), abs=0.03 * width(slow))
+
+
+def test_an_interval_over_100_000_clusters_takes_no_longer_than_over_few() -> None:
+    values = np.random.default_rng(0).choice([0, 0.5, 1], 100_000).tolist()
+    found = mean(values, bounds=(0, 1))  # minutes by scipy's jackknife, and the suite has a limit
+    # sd of one value: sqrt(1/6) = 0.408; 2 * 1.96 * 0.408 / sqrt(100,000) = 0.00506
+    assert width(found) == pytest.approx(0.00506, abs=2e-4)
+
+
 def test_values_that_agree_but_for_rounding_agree() -> None:
     # (0.1 + 0.1 + 0.1) / 3 is not 0.1, and the bootstrap would make an interval of width 1e-17.
     assert (0.1 + 0.1 + 0.1) / 3 != 0.1

@@ -17,6 +17,8 @@ import numpy as np
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
+MANY = 2_000
+"""Clusters above which clusters with equal sums are counted together, where few sums differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,10 @@ def _interval(
         # direction, so the interval reaches for both ends of the range.
         share = 1 - (1 - CONFIDENCE) ** (1 / clusters)
         return value - share * (value - bounds[0]), value + share * (bounds[1] - value)
+    if clusters > MANY:
+        alike, number = np.unique(np.stack([total, count]), axis=1, return_counts=True)
+        if alike.shape[1] <= 200:
+            return _interval_of_alike(alike, number, seed)
 
     from scipy.stats import DegenerateDataWarning, bootstrap
 
@@ -119,3 +125,36 @@ def _interval(
         except DegenerateDataWarning:
             return None, None
     return float(result.low), float(result.high)
+
+
+def _interval_of_alike(
+    sums: np.ndarray, number: np.ndarray, seed: int
+) -> tuple[float | None, float | None]:
+    """The same BCa interval in time that does not grow with the clusters.
+
+    Clusters with equal sums are interchangeable, so how often each of the K kinds of cluster is drawn
+    is multinomial, and leaving out one or another of a kind gives the same value. scipy's jackknife
+    takes time quadratic in the clusters: hours for 100,000.
+
+    Args:
+        sums: [2, K], sum of values and number of rows of a cluster.
+        number: [K], how many clusters are such.
+        seed: of the resampling.
+    """
+    from scipy.special import ndtr, ndtri
+
+    clusters = int(number.sum())
+    total, count = sums @ number
+    drawn = np.random.default_rng(seed).multinomial(clusters, number / clusters, size=RESAMPLES)
+    resampled = (drawn @ sums[0]) / (drawn @ sums[1])
+    value = total / count
+    below = ((resampled < value).sum() + (resampled <= value).sum()) / (2 * RESAMPLES)
+    if not 0 < below < 1:
+        return None, None
+    without_one = (total - sums[0]) / (count - sums[1])
+    influence = (number @ without_one) / clusters - without_one
+    acceleration = (number @ influence**3) / (6 * (number @ influence**2) ** 1.5)
+    shift = ndtri(below) + ndtri([(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    levels = ndtr(ndtri(below) + shift / (1 - acceleration * shift))
+    low, high = np.quantile(resampled, levels)
+    return float(low), float(high)
