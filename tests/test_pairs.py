@@ -308,9 +308,9 @@ def test_no_pair_at_all_is_an_error_that_says_what_is_needed_and_what_was_droppe
     ],
 )
 def test_impossible_wishes_are_refused(wish: dict[str, Any], message: str) -> None:
+    rule = {k: v for k, v in wish.items() if k in Rule.__dataclass_fields__}
+    rest = {k: v for k, v in wish.items() if k not in rule}
     with pytest.raises(ConfigError, match=message):
-        rule = {k: v for k, v in wish.items() if k in Rule.__dataclass_fields__}
-        rest = {k: v for k, v in wish.items() if k not in rule}
         build_pairs(ITEMS, split="train", rule=Rule(**rule), **rest)
 
 

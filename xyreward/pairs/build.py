@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from xyreward.errors import ConfigError, DataError
-from xyreward.items import Item, text_hash
+from xyreward.items import Item, Message, text_hash
 from xyreward.judges import Judge, load_judge
+from xyreward.pairs.balance import balanced
 from xyreward.pairs.candidates import Candidate, Judged, by_judge, by_labels, references
+from xyreward.pairs.guards import Guards, TokenGuard
+from xyreward.pairs.held_out import HeldOut
 from xyreward.pairs.pair import EXAMPLES, LeftOut, Pair, PairRule, PairSet, pair_of
 from xyreward.pairs.rule import NEITHER, NEITHER_OVERCORRECTS, Rule
 from xyreward.scoring import run_sync
@@ -26,12 +30,16 @@ def build_pairs(
     answers: Sequence[Candidate] | None = None,
     judge: str | Judge | None = None,
     rule: Rule | None = None,
+    guards: Guards | None = None,
+    held_out: HeldOut | None = None,
+    tokens: TokenGuard | None = None,
+    balance: float | None = None,
     control_share: float = 0.25,
     max_pairs: int | None = None,
     clusters: Mapping[str, str] | None = None,
     seed: int = 0,
 ) -> PairSet:
-    """Make preference pairs.
+    """Make preference pairs. Where it stops short of the result, nothing is half made.
 
     Args:
         items: the items of one side of the splits.
@@ -40,70 +48,80 @@ def build_pairs(
         judge: judges every candidate; a name or a judge. None: reference answers by their labels, or
             where a person gave none, by the labels that their kind has.
         rule: which two answers make a pair.
+        guards: what else a pair must not be; the defaults of `Guards`.
+        held_out: what is evaluated, and must be neither among the items nor inside an answer.
+        tokens: what the trainer sees of a pair, so that both sides differ in that.
+        balance: choose pairs on which fixed shortcuts (longer wins, more cue words, ...) pick chosen in a
+            share of 0.5 +- this, in [0, 0.5]. None: no balancing.
         control_share: share of pairs from controls, in [0, 1). Fewer where there are not enough.
-        max_pairs: at most this many pairs, > 0. None: all. Every item's pair with the first of
-            `rule.rejected_kinds` is taken before any with the second.
+        max_pairs: at most this many pairs, > 0. None: all. Without `balance` every item's pair with the
+            first of `rule.rejected_kinds` is taken before any with the second.
         clusters: item id -> name of its cluster (`Splits`); the item's own hash where it has none.
         seed: decides which pairs are taken where there are too many, and their order.
 
     Raises:
-        ConfigError: a share outside [0, 1), or no pairs wanted.
+        ConfigError: a share outside its range, or no pairs wanted.
         DataError: an answer to an item that is not there, an answer without labels and no judge, or no
             pair can be made of these.
         JudgeError: the judge cannot judge these items.
     """
-    rule = rule or Rule()
     if not 0 <= control_share < 1:
         raise ConfigError(f"control_share is {control_share}, expected in [0, 1)")
     if max_pairs is not None and max_pairs < 1:
         raise ConfigError(f"max_pairs is {max_pairs}, expected > 0, or None for all")
-    by_id = {item.id: item for item in items}
+    if balance is not None and not 0 <= balance <= 0.5:
+        raise ConfigError(f"balance is {balance}, expected in [0, 0.5], or None for none")
     candidates = references(items) if answers is None else list(answers)
+    by_id = {item.id: item for item in items}
     if strange := sorted({c.item_id for c in candidates} - by_id.keys()):
         raise DataError(
             [f"answer to item {name!r}, which is not among the {len(items)}" for name in strange]
         )
-    judged = judge_candidates(by_id, candidates, judge)
-
+    maker = _Maker(
+        rule or Rule(), guards or Guards(), held_out, tokens, split, dict(clusters or {}), seed
+    )
+    # Masked before anything is judged: a judge may be another company's.
+    shown = {item.id: maker.mask_item(item) for item in items}
+    candidates = [replace(c, text=maker.mask(c.item_id, c.text)) for c in candidates]
     of_item: dict[str, list[Judged]] = defaultdict(list)
-    for one in judged:
+    for one in judge_candidates(shown, candidates, judge):
         of_item[one.answer.item_id].append(one)
-    ledger = _Ledger()
-    ranked: list[tuple[int, str, Pair]] = []
-    controls: list[tuple[int, str, Pair]] = []
-    for item in items:
-        cluster = (clusters or {}).get(item.id)
-        made = _of_item(item, of_item.get(item.id, ()), rule, split, cluster, seed, ledger)
-        for pair in made:
-            kinds = rule.rejected_kinds
-            rank = kinds.index(pair.rejected_kind) if pair.rejected_kind in kinds else 0
-            side = controls if item.kind == "control" else ranked
-            side.append((rank, _order(pair, seed), pair))
-    ranked.sort(key=lambda entry: entry[:2])
-    controls.sort(key=lambda entry: entry[:2])
-
-    xy_wanted, controls_wanted = _counts(len(ranked), len(controls), control_share, max_pairs)
-    for _, _, pair in ranked[xy_wanted:]:
-        ledger.drop("above max_pairs", pair)
-    for _, _, pair in controls[controls_wanted:]:
-        ledger.drop("above control_share", pair)
-    pairs = [pair for _, _, pair in ranked[:xy_wanted] + controls[:controls_wanted]]
+    made = [
+        pair
+        for item in items
+        for pair in maker.pairs_of(item, shown[item.id], of_item.get(item.id, ()))
+    ]
+    if balance is None:
+        pairs = maker.take(made, control_share, max_pairs)
+    else:
+        pairs, left = balanced(
+            made, tolerance=balance, limit=max_pairs, control_share=control_share, seed=seed
+        )
+        for pair in left:
+            maker.drop("left out for balance", pair)
     if not pairs:
         raise DataError(
             [
                 f"no pair can be made of {len(items)} {split} items with {len(candidates)} answers; "
-                f"dropped: {dict(ledger.dropped) or 'nothing'}. Of reference answers an xy item needs a "
-                f"goal_focused one and one of {', '.join(rule.rejected_kinds)}, a control needs direct "
-                "and overcorrecting; of other answers, one that is to be taught and one that is not"
+                f"dropped: {dict(maker.dropped) or 'nothing'}. Of reference answers an xy item needs a "
+                f"goal_focused one and one of {', '.join(maker.rule.rejected_kinds)}, a control needs "
+                "direct and overcorrecting; of other answers, one that is to be taught and one that is "
+                "not (rule.margin_pairs takes others)"
             ]
         )
     # One order for all: pairs of one kind in a row would give batches of one kind.
     pairs.sort(key=lambda pair: _order(pair, seed))
+    masked: Counter[str] = Counter()
+    for item_id in {pair.item_id for pair in pairs}:
+        masked += maker.masked.get(item_id, Counter())
     return PairSet(
         tuple(pairs),
-        MappingProxyType(dict(sorted(ledger.dropped.items()))),
-        candidates=ledger.candidates,
-        examples=tuple(ledger.examples),
+        MappingProxyType(dict(sorted(maker.dropped.items()))),
+        candidates=maker.candidates,
+        examples=tuple(maker.examples),
+        examined=maker.examined,
+        problems=maker.guards.problems(maker.dropped, maker.examined),
+        masked=MappingProxyType(dict(sorted(masked.items()))),
     )
 
 
@@ -128,93 +146,143 @@ def judge_candidates(
     return known
 
 
-class _Ledger:
-    """Counts of candidate pairs and of what was dropped, with examples."""
+@dataclass
+class _Maker:
+    """Makes the pairs of one item after the other and counts what becomes of every candidate pair."""
 
-    def __init__(self) -> None:
-        self.candidates = 0
-        self.dropped: Counter[str] = Counter()
-        self.examples: list[LeftOut] = []
+    rule: Rule
+    guards: Guards
+    held_out: HeldOut | None
+    tokens: TokenGuard | None
+    split: str
+    clusters: Mapping[str, str]
+    seed: int
+    candidates: int = 0
+    examined: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    examples: list[LeftOut] = field(default_factory=list)
+    masked: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+
+    def mask(self, item_id: str, text: str) -> str:
+        """A text without personal data and keys."""
+        text, found = self.guards.mask(text)
+        if found:
+            self.masked[item_id].update(found)
+        return text
+
+    def mask_item(self, item: Item) -> Item:
+        """An item whose query is masked; the same one where nothing is."""
+        before = self.masked.get(item.id, Counter()).total()
+        query = (
+            self.mask(item.id, item.query)
+            if isinstance(item.query, str)
+            else tuple(
+                Message(role=m.role, content=self.mask(item.id, m.content)) for m in item.query
+            )
+        )
+        if self.masked.get(item.id, Counter()).total() == before:
+            return item
+        return item.model_copy(update={"query": query})
 
     def drop(self, reason: str, pair: Pair | Callable[[], Pair | None], item_id: str = "") -> None:
+        """Count a candidate pair that is none, and keep some as examples."""
         self.dropped[reason] += 1
         if self.dropped[reason] <= EXAMPLES:
             shown = pair() if callable(pair) else pair
             self.examples.append(LeftOut(shown, shown.item_id if shown else item_id, reason))
 
+    def pairs_of(self, item: Item, shown: Item, answers: Sequence[Judged]) -> list[Pair]:
+        """The pairs of one item.
 
-def _of_item(
-    item: Item,
-    answers: Sequence[Judged],
-    rule: Rule,
-    split: str,
-    cluster: str | None,
-    seed: int,
-    ledger: _Ledger,
-) -> list[Pair]:
-    """The pairs of one item; everything else goes into the ledger."""
+        Args:
+            item: as it came, since held-out items are known by their text.
+            shown: as it is trained on, its query masked.
+            answers: the judged answers to it.
+        """
 
-    def put(chosen: Judged, rejected: Judged, why: PairRule = "goal_focused") -> Pair:
-        return pair_of(item, chosen, rejected, split=split, cluster=cluster, rule=why)
+        def put(chosen: Judged, rejected: Judged, why: PairRule = "goal_focused") -> Pair:
+            cluster = self.clusters.get(item.id, item.content_hash)
+            return pair_of(shown, chosen, rejected, split=self.split, cluster=cluster, rule=why)
 
-    eligible: list[tuple[Judged, Judged, PairRule]] = []
-    undecided: list[tuple[str, Judged, Judged]] = []
-    for one, other in rule.proposals(item, answers):
-        ledger.candidates += 1
-        found = rule.decide(item, one, other)
-        if not isinstance(found, str):
-            eligible.append(found)
-        elif found in (NEITHER, NEITHER_OVERCORRECTS):
-            undecided.append((found, one, other))
-        else:
-            ledger.drop(found, lambda a=one, b=other: _shown(put, a, b), item.id)
-    for reason, one, other in undecided:
-        found = reason
-        if rule.margin_pairs is not None and not any(e[2] == "goal_focused" for e in eligible):
-            again = rule.decide(item, one, other, by_margin=True)
-            if not isinstance(again, str):
-                eligible.append(again)
-                continue
-            found = again
-        ledger.drop(found, lambda a=one, b=other: _shown(put, a, b), item.id)
+        def example(one: Judged, other: Judged) -> Callable[[], Pair | None]:
+            """A dropped candidate to look at, the better answer first; nothing without verdicts."""
+            if one.reward is None or other.reward is None:
+                return lambda: None
+            return lambda: put(*sorted((one, other), key=lambda a: -(a.reward or 0)))
 
-    made = [put(*found) for found in eligible]
-    limit = rule.max_pairs_per_item
-    made.sort(key=lambda pair: (-pair.margin, _order(pair, seed)))
-    kept: list[Pair] = []
-    seen: set[tuple[str, str]] = set()
-    used: set[int] = set()
-    later: list[Pair] = []
-    for fresh_only, queue in ((True, made), (False, later)):
-        for pair in queue:
-            sides = {id(pair.chosen_answer), id(pair.rejected_answer)}
-            if limit is not None and fresh_only and sides & used:
-                later.append(pair)
-            elif limit is not None and len(kept) >= limit:
-                ledger.drop("above max_pairs_per_item", pair)
-            elif reason := _objection(pair, seen):
-                ledger.drop(reason, pair)
+        made: list[Pair] = []
+        undecided: list[tuple[str, Judged, Judged]] = []
+        for one, other in self.rule.proposals(item, answers):
+            self.candidates += 1
+            found = self.rule.decide(item, one, other)
+            if not isinstance(found, str):
+                made.append(put(*found))
+            elif found in (NEITHER, NEITHER_OVERCORRECTS):
+                undecided.append((found, one, other))
             else:
-                kept.append(pair)
-                used |= sides
-    return kept
+                self.drop(found, example(one, other), item.id)
+        by_margin = self.rule.margin_pairs is not None and not made
+        for reason, one, other in undecided:
+            found = self.rule.decide(item, one, other, by_margin=True) if by_margin else reason
+            if isinstance(found, str):
+                self.drop(found, example(one, other), item.id)
+            else:
+                made.append(put(*found))
+        return self._guarded(item, made)
 
+    def _guarded(self, item: Item, made: list[Pair]) -> list[Pair]:
+        """Those that no guard objects to, at most so many: the widest margins, and fresh answers, first."""
+        limit = self.rule.max_pairs_per_item
+        kept: list[Pair] = []
+        seen: set[tuple[str, str]] = set()
+        used: set[int] = set()
+        later: list[Pair] = []
+        made.sort(key=lambda pair: (-pair.margin, _order(pair, self.seed)))
+        for fresh_only, queue in ((True, made), (False, later)):
+            for pair in queue:
+                sides = {id(pair.chosen_answer), id(pair.rejected_answer)}
+                if limit is not None and len(kept) >= limit:
+                    self.drop("above max_pairs_per_item", pair)
+                elif limit is not None and fresh_only and sides & used:
+                    later.append(pair)
+                elif (texts := (pair.chosen, pair.rejected)) in seen:
+                    self.drop("repeats another pair of its item", pair)
+                else:
+                    seen.add(texts)
+                    self.examined += 1
+                    reason = self.guards.objection(
+                        item,
+                        pair.chosen_answer,
+                        pair.rejected_answer,
+                        tokens=self.tokens,
+                        held_out=self.held_out,
+                    )
+                    if reason:
+                        self.drop(reason, pair)
+                    else:
+                        kept.append(pair)
+                        used |= sides
+        return kept
 
-def _objection(pair: Pair, seen: set[tuple[str, str]]) -> str | None:
-    sides = text_hash(pair.chosen), text_hash(pair.rejected)
-    if sides[0] == sides[1]:
-        return "both sides read the same"
-    if sides in seen:
-        return "repeats another pair of its item"
-    seen.add(sides)
-    return None
+    def take(self, pairs: Sequence[Pair], share: float, limit: int | None) -> list[Pair]:
+        """As many pairs of either kind of item as are wanted, most important kinds first."""
+        kinds = self.rule.rejected_kinds
 
+        def rank(pair: Pair) -> tuple[int, str]:
+            known = pair.rejected_kind in kinds
+            return (
+                kinds.index(pair.rejected_kind) if known and pair.rejected_kind else 0,
+                _order(pair, self.seed),
+            )
 
-def _shown(put: Callable[[Judged, Judged], Pair], one: Judged, other: Judged) -> Pair | None:
-    """A dropped candidate as a pair to look at, the better answer first; None without verdicts."""
-    if one.reward is None or other.reward is None:
-        return None
-    return put(one, other) if one.reward >= other.reward else put(other, one)
+        xy = sorted((pair for pair in pairs if pair.item_kind == "xy"), key=rank)
+        controls = sorted((pair for pair in pairs if pair.item_kind == "control"), key=rank)
+        wanted, controls_wanted = _counts(len(xy), len(controls), share, limit)
+        for pair in xy[wanted:]:
+            self.drop("above max_pairs", pair)
+        for pair in controls[controls_wanted:]:
+            self.drop("above control_share", pair)
+        return [*xy[:wanted], *controls[:controls_wanted]]
 
 
 def _counts(xy: int, controls: int, share: float, limit: int | None) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -172,6 +172,12 @@ class PairSet:
     """Some of what was dropped, at most `EXAMPLES` a reason."""
     cut: int = 0
     """Pairs with an answer longer than the trainer's `max_length`; 0 before that is known."""
+    examined: int = 0
+    """Pairs that the guards looked at: those that they dropped and those that passed."""
+    problems: tuple[str, ...] = ()
+    """Guards that dropped more than their limit allows, a line each; errors of the audit."""
+    masked: Mapping[str, int] = field(default_factory=dict)
+    """Kind of personal data or key -> how many were masked in queries and answers of pairs."""
 
     @property
     def control_share(self) -> float:
