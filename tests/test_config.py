@@ -60,8 +60,13 @@ def test_a_misspelt_key_is_an_error_with_file_place_and_the_key_that_was_meant(
 
 
 def test_a_key_like_no_other_is_an_error_with_the_known_ones(file: Path) -> None:
-    assert refused(file, "pairs: {temperature: 1}") == (
-        f"{file}: pairs.temperature: unknown key; known: control_share, max_pairs, rejected_kinds"
+    assert refused(file, "evaluation: {temperature: 1}") == (
+        f"{file}: evaluation.temperature: unknown key; known: batch_size, judge, judge_options, limit, "
+        "max_failure_rate, max_new_tokens, parts, split"
+    )
+    assert refused(file, "pairs: {rule: {temperature: 1}}") == (
+        f"{file}: pairs.rule.temperature: unknown key; known: margin, margin_pairs, max_length_ratio, "
+        "max_pairs_per_item, needs, rejected_kinds, same_origin"
     )
 
 
@@ -114,7 +119,26 @@ def test_a_key_given_twice_is_an_error(file: Path, text: str) -> None:
         ('pairs: {control_share: "0.2"}', "pairs.control_share: Input should be a valid number"),
         ("pairs: {control_share: .nan}", "pairs.control_share: Input should be"),
         ("pairs: {control_share: yes}", "pairs.control_share: Input should be a valid number"),
-        ("pairs: {rejected_kinds: [litteral]}", "pairs.rejected_kinds.0: Input should be 'goal_"),
+        (
+            "pairs: {rule: {rejected_kinds: [litteral]}}",
+            "pairs.rule.rejected_kinds.0: Input should be 'goal_",
+        ),
+        (
+            "pairs: {rule: {margin: 1.5}}",
+            "pairs.rule: Value error, margin is 1.5, expected in [0, 1]",
+        ),
+        ("pairs: {rule: {margin: true}}", "pairs.rule.margin: Input should be a valid number"),
+        (
+            "pairs: {rule: {same_origin: no}}",
+            "pairs.rule.same_origin: Input should be a valid bool",
+        ),
+        ("pairs: {rule: 3}", "pairs.rule: expected keys and values (found 3)"),
+        ("pairs: {guards: {limits: {sane: 1}}}", "pairs.guards.limits.sane"),
+        ("pairs: {balance: 0.6}", "pairs.balance: Input should be less than or equal to 0.5"),
+        ("pairs: {sources: []}", "pairs.sources: Tuple should have at least 1 item"),
+        ("pairs: {sources: [onpolicy]}", "pairs.sources.0: Input should be 'references'"),
+        ("pairs: {on_policy: {samples: 0}}", "pairs.on_policy.samples: Input should be greater"),
+        ("rounds: 0", "rounds: Input should be greater than 0"),
         ("evaluation: {split: tset}", "evaluation.split: Input should be 'dev' or 'test'"),
         ("evaluation: {limit: -1}", "evaluation.limit: Input should be greater than 0 (found -1)"),
         ("evaluation: {parts: writing}", "evaluation.parts: expected a list (found 'writing')"),

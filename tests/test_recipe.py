@@ -22,6 +22,7 @@ from xyreward.config import (
 )
 from xyreward.errors import ConfigError, DataError, LeakError, MissingDependency, RunFolderError
 from xyreward.evaluation import Evaluation, Row
+from xyreward.pairs import Rule
 from xyreward.policy import load_policy
 from xyreward.splits import Placement, Splits
 from xyreward.testing import tiny_policy
@@ -32,7 +33,7 @@ PATH = Path("some.yaml")
 def config(tmp_path: Path, tiny: str, **changes: Any) -> DPORecipe:
     base: dict[str, Any] = {
         "policy": {"model": tiny},
-        "pairs": {"rejected_kinds": ["literal"], "max_pairs": 6},
+        "pairs": {"rule": {"rejected_kinds": ["literal"]}, "max_pairs": 6},
         "lora": {"r": 2, "target_modules": "all-linear"},
         "evaluation": {"parts": ["preference"], "limit": 2},
         "output_dir": str(tmp_path / "run"),
@@ -255,7 +256,7 @@ def test_settings_of_the_training_may_change_until_it_has_begun(
     run.record_data(data, recipe.make_pairs(first, data))
     evaluation = run.evaluate("before", run.load_policy(), data)
     del run
-    smaller = {"rejected_kinds": ["literal"], "max_pairs": 4}
+    smaller = {"rule": {"rejected_kinds": ["literal"]}, "max_pairs": 4}
     other = config(tmp_path, tiny, dpo={"per_device_train_batch_size": 1}, pairs=smaller)
     resumed = recipe.Run(other, Arguments(PATH, resume=True))
     said = capsys.readouterr().out
@@ -380,7 +381,9 @@ def test_pairs_are_tokenised_as_trl_does_it(tmp_path: Path, tiny: str) -> None:
 def test_pairs_that_do_not_fit_are_left_out_and_cut_ones_are_counted(
     tmp_path: Path, tiny: str
 ) -> None:
-    wanted = config(tmp_path, tiny, pairs=PairsConfig(rejected_kinds=("literal",)).model_dump())
+    wanted = config(
+        tmp_path, tiny, pairs=PairsConfig(rule=Rule(rejected_kinds=("literal",))).model_dump()
+    )
     pairs = recipe.make_pairs(wanted, recipe.load_data(wanted))
     policy = load_policy(tiny, device="cpu")
     lengths = {p.id: policy.answer_ids(p.prompt, p.chosen) for p in pairs.pairs}

@@ -45,7 +45,7 @@ def config(folder: Path, tiny: str, **changes: Any) -> str:
     data: dict[str, Any] = {
         "policy": {"model": tiny},
         "items": [{"source": "mini"}],
-        "pairs": {"rejected_kinds": ["literal"], "max_pairs": 8},
+        "pairs": {"rule": {"rejected_kinds": ["literal"]}, "max_pairs": 8},
         "lora": {"r": 2, "target_modules": "all-linear"},
         "dpo": {
             "per_device_train_batch_size": 2,

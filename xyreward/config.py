@@ -27,8 +27,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from xyreward.embedded import POLICY_NAME
 from xyreward.errors import ConfigError
-from xyreward.items import AnswerKind, ItemKind
-from xyreward.pairs.rule import REJECTED_KINDS
+from xyreward.items import ItemKind
+from xyreward.pairs.candidates import PairSource
+from xyreward.pairs.guards import Guards
+from xyreward.pairs.rule import Rule
 
 EvaluationPart = Literal["writing", "preference", "picking"]
 PARTS: tuple[EvaluationPart, ...] = get_args(EvaluationPart)
@@ -69,10 +71,39 @@ class ItemsConfig(_Section):
     """Keep only these kinds of items of this source."""
 
 
-class PairsConfig(_Section):
-    """Which preference pairs are made of the train items; see `build_pairs`."""
+class SamplingConfig(_Section):
+    """Answers that are sampled from the policy, for pairs of source `on_policy`."""
 
-    rejected_kinds: tuple[AnswerKind, ...] = REJECTED_KINDS
+    samples: _Count = 8
+    """Answers per item."""
+    temperature: float = Field(default=1.0, gt=0, strict=True)
+    top_p: float = Field(default=1.0, gt=0, le=1, strict=True)
+    max_new_tokens: _Count = 192
+    """Longest answer, in tokens. One that reaches it is left out: it would teach to stop anywhere."""
+    keep_truncated: bool = False
+    limit: _Count | None = None
+    """Sample for only this many items of each kind (first by content hash), for a quick look."""
+
+
+class PairsConfig(_Section):
+    """Which preference pairs are made of the train items; see `build_pairs` and docs/pairs.md."""
+
+    built: str | None = None
+    """A folder that `xyreward pairs` wrote: its pairs are taken, and no other key may be given."""
+    sources: tuple[PairSource, ...] = Field(default=("references",), min_length=1)
+    """Where answers come from: `references`, `on_policy`, `cross_model` (with `answers`)."""
+    answers: tuple[str, ...] = ()
+    """JSONL files with answers of models, for source `cross_model`; see docs/pairs.md."""
+    on_policy: SamplingConfig = SamplingConfig()
+    judge: str | None = None
+    """Judges every candidate. None: reference answers by their labels; other sources need one."""
+    judge_options: dict[str, Any] = Field(default_factory=dict)
+    rule: Rule = Field(default_factory=Rule)
+    guards: Guards = Field(default_factory=Guards)
+    balance: float | None = Field(default=None, ge=0, le=0.5, strict=True)
+    """Shortcuts (longer wins, more cue words, ...) pick chosen in 0.5 +- this. None: no balancing."""
+    allow_origin: bool = False
+    """Take pairs although who wrote an answer tells which one is chosen."""
     control_share: float = Field(default=0.25, ge=0, lt=1, strict=True)
     max_pairs: _Count | None = None
 
@@ -113,7 +144,10 @@ class Recipe(_Section):
 class DPORecipe(Recipe):
     """What `recipes/dpo.py` takes."""
 
-    pairs: PairsConfig = PairsConfig()
+    pairs: PairsConfig = Field(default_factory=PairsConfig)
+    rounds: _Count = 1
+    """With source `on_policy`: sample, judge, pair and train this many times in turn, each time from the
+    policy that the round before left. Each round has a run folder and a report of its own."""
     lora: dict[str, Any] | None = None
     """peft's LoraConfig. None: train all weights, or go on training the adapter that `policy`
     names."""
@@ -428,7 +462,12 @@ def _override(data: dict[str, Any], override: str) -> None:
     data[last] = parse_yaml(text, f"--set {override}") if text else None
 
 
-_SHAPES = {"model_type": "keys and values", "dict_type": "keys and values", "tuple_type": "a list"}
+_SHAPES = {
+    "model_type": "keys and values",
+    "dataclass_type": "keys and values",
+    "dict_type": "keys and values",
+    "tuple_type": "a list",
+}
 """pydantic's names of errors, in the words of a YAML file."""
 
 
@@ -447,7 +486,7 @@ def _explain(recipe: type[BaseModel], path: str, error: ValidationError) -> str:
 
 def _problem(recipe: type[BaseModel], problem: Any) -> str:
     kind, loc, found = problem["type"], problem["loc"], problem["input"]
-    if kind == "extra_forbidden":
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"unknown key{_hint(str(loc[-1]), _known(recipe, loc))}"
     if kind == "missing":
         return "is required"
@@ -464,15 +503,22 @@ def _known(recipe: type[BaseModel], loc: Sequence[str | int]) -> set[str]:
     for part in loc[:-1]:
         if isinstance(part, int):
             continue
-        annotation = model.model_fields[part].annotation
+        field = _fields(model)[part]
+        annotation = field.type if isinstance(field, dataclasses.Field) else field.annotation
         inner = getattr(annotation, "__args__", ())
-        model = next(
-            (a for a in (annotation, *inner) if isinstance(a, type) and issubclass(a, BaseModel)),
-            None,
-        )
+        model = next((a for a in (annotation, *inner) if _fields(a)), None)
         if model is None:
             return set()
-    return set(model.model_fields)
+    return set(_fields(model))
+
+
+def _fields(section: Any) -> Mapping[str, Any]:
+    """Fields of a section, which is a model of pydantic or a dataclass; none for anything else."""
+    if isinstance(section, type) and issubclass(section, BaseModel):
+        return section.model_fields
+    if isinstance(section, type) and dataclasses.is_dataclass(section):
+        return {field.name: field for field in dataclasses.fields(section)}
+    return {}
 
 
 def _hint(key: str, known: set[str]) -> str:

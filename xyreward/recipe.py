@@ -57,7 +57,7 @@ from xyreward.locate import (
     short_hash,
     trained_on,
 )
-from xyreward.pairs import PairSet, Rule, build_pairs
+from xyreward.pairs import PairSet, build_pairs
 from xyreward.pairs.guards import TokenGuard
 from xyreward.policy import Policy, bf16_is_fast, default_device, load_policy
 from xyreward.rehearsal import culprits, rehearse
@@ -268,7 +268,7 @@ def make_pairs(config: DPORecipe, data: Data) -> PairSet:
     return build_pairs(
         data.train,
         split="train",
-        rule=Rule(rejected_kinds=config.pairs.rejected_kinds),
+        rule=config.pairs.rule,
         control_share=config.pairs.control_share,
         max_pairs=config.pairs.max_pairs,
         seed=config.seed,

@@ -23,8 +23,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Literal, Self, get_args
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
+from pydantic import ConfigDict, Strict
 from rapidfuzz import fuzz
 
 from xyreward.chat_tokenizer import ChatTokenizer, Messages, load_chat_tokenizer
@@ -116,10 +117,10 @@ class Guards:
         ConfigError: a field outside its range.
     """
 
-    nearly_identical: float | None = 0.95
+    nearly_identical: Annotated[float, Strict()] | None = 0.95
     """Similarity of two answers in (0, 1] (twice the common subsequence over both lengths, in characters),
     at or above which they count as one. None: only those that read the same do."""
-    language: bool = True
+    language: Annotated[bool, Strict()] = True
     """Drop pairs with an answer that is surely in another language than its query."""
     personal_data: Literal["mask", "drop", "keep"] = "mask"
     """What is done with answers in which personal data or keys are found."""
@@ -127,8 +128,11 @@ class Guards:
     """What is looked for."""
     phone_regions: tuple[str, ...] = ()
     """Regions (ISO 3166-1, `US`) whose phone numbers are also found without their `+`."""
-    limits: Mapping[Guard, float] = field(default_factory=lambda: MappingProxyType({}))
+    limits: Mapping[Guard, float] = field(default_factory=dict)
     """Guard -> share of the examined pairs, in [0, 1], in place of the one in `LIMITS`."""
+
+    # As a section of a YAML file, where a key that is not known is an error.
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     def __post_init__(self) -> None:
         if self.nearly_identical is not None and not 0 < self.nearly_identical <= 1:

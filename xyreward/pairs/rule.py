@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
+
+from pydantic import ConfigDict, Strict
 
 from xyreward.errors import ConfigError
 from xyreward.items import XY_KINDS, AnswerKind, Item
@@ -25,6 +27,9 @@ REJECTED_KINDS: tuple[AnswerKind, ...] = ("literal", "passing_mention", "dump", 
 
 Need = Literal["intended_solution", "intended_focus", "misconception"]
 NEEDS: tuple[Need, ...] = get_args(Need)
+
+# Strict in a YAML file: `margin: true` is not 1.
+_Number = Annotated[float, Strict()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +44,22 @@ class Rule:
     """What a chosen answer to an item with a hidden goal must have, at least one of: an intended
     solution, its focus on the intended request, the misconception identified. A rejected answer lacks
     one of these."""
-    margin: float = 0.0
+    margin: _Number = 0.0
     """Soft reward of chosen minus that of rejected, at least this, in [0, 1]; never 0 or below."""
-    margin_pairs: float | None = None
+    margin_pairs: _Number | None = None
     """For items without any answer that could be chosen: take pairs whose margin is at least this
     instead, in (0, 1]. A weak policy hardly ever writes a goal-focused answer. None: no such pairs."""
-    same_origin: bool = True
+    same_origin: Annotated[bool, Strict()] = True
     """Both answers come from one source and one author."""
-    max_pairs_per_item: int | None = None
+    max_pairs_per_item: Annotated[int, Strict()] | None = None
     """> 0; the widest margins first, and answers that are in no pair yet before others. None: all."""
-    max_length_ratio: float | None = None
+    max_length_ratio: _Number | None = None
     """Longer answer over shorter one, in characters, at most this, >= 1. None: any."""
     rejected_kinds: tuple[AnswerKind, ...] = REJECTED_KINDS
     """Kinds of reference answers that goal-focused ones are preferred to, most important first."""
+
+    # As a section of a YAML file, where a key that is not known is an error.
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     def __post_init__(self) -> None:
         possible = XY_KINDS - {"goal_focused"}
