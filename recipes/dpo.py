@@ -5,6 +5,8 @@
     accelerate launch recipes/dpo.py --resume                          # go on with a stopped run
     accelerate launch recipes/dpo.py --set dpo.learning_rate=1e-4 --output-dir runs/lower-lr
 
+    accelerate launch recipes/dpo.py --config configs/dpo/on_policy_cpu.yaml   # pairs of its own answers
+
 Without --config it takes configs/dpo/quickstart.yaml, whose header says what to expect. It trains on
 the train side of the splits, evaluates before and after on held-out items, writes a run folder
 (xyreward/runs.py lists what is in it) and prints the table.
@@ -12,8 +14,8 @@ the train side of the splits, evaluates before and after on held-out items, writ
 
 from pathlib import Path
 
-from xyreward import recipe
-from xyreward.config import DPORecipe, parse_arguments
+from xyreward import recipe, training_pairs
+from xyreward.config import Arguments, DPORecipe, parse_arguments
 
 DEFAULT = Path(__file__).parent.parent / "configs/dpo/quickstart.yaml"
 
@@ -21,22 +23,34 @@ DEFAULT = Path(__file__).parent.parent / "configs/dpo/quickstart.yaml"
 def main() -> None:
     recipe.use_huge_pages()
     config, arguments = parse_arguments(DPORecipe, DEFAULT)
+    for one in recipe.rounds(config, arguments):
+        train(one, arguments)
+    recipe.finish_rounds(config, arguments)
 
-    # Configuration, judge, data and run folder are checked before the policy is loaded.
+
+def train(config: DPORecipe, arguments: Arguments) -> None:
+    # Configuration, judges, data and run folder are checked before the policy is loaded.
     settings, lora = recipe.dpo_settings(config, arguments.path)
     data = recipe.load_data(config)
-    pairs = recipe.make_pairs(config, data)
+    sampled = training_pairs.are_sampled(config)
+    pairs = None if sampled else training_pairs.make_pairs(config, data)
     if arguments.dry_run:
         recipe.print_estimate(config, data, times=2)
         return
     run = recipe.Run(config, arguments)
 
     policy = run.load_policy(trainable=True)
+    if pairs is None:
+        pairs = training_pairs.make_pairs(config, data, run.sample(policy, data))
     pairs = recipe.fit_to_length(pairs, policy, settings.max_length)
+    audit = training_pairs.audited(config, pairs)
     facts = run.record_data(data, pairs)
+    run.write("audit.md", audit.to_markdown())
     run.say(
         f"{len(pairs.pairs)} pairs; {len(data.held_out)} held-out items; run in {run.folder.path}"
     )
+    for warning in audit.warnings:
+        run.say(f"== the pairs' audit: {warning}")
 
     from datasets import Dataset
     from trl import DPOTrainer
@@ -49,6 +63,7 @@ def main() -> None:
             processing_class=policy.tokenizer,
             peft_config=lora,
         )
+    recipe.take_over_evaluation(run)
     with recipe.as_loaded(trainer, lora):
         before = run.evaluate("before", policy, data)
     trained, training_facts = recipe.fit(run, trainer, policy, pairs, data)
@@ -57,7 +72,7 @@ def main() -> None:
 
     # What is evaluated is what was saved, so a broken save shows here and not at the user's.
     after = run.evaluate("after", run.load_policy(str(trained)), data) if before else None
-    run.finish(before, after, {**facts, **training_facts})
+    run.finish(before, after, {**facts, **training_pairs.audit_facts(audit), **training_facts})
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from xyreward.embedded import POLICY_NAME
 from xyreward.errors import ConfigError
@@ -31,6 +31,7 @@ from xyreward.items import ItemKind
 from xyreward.pairs.candidates import PairSource
 from xyreward.pairs.guards import Guards
 from xyreward.pairs.rule import Rule
+from xyreward.pairs.sampling import Sampling
 
 EvaluationPart = Literal["writing", "preference", "picking"]
 PARTS: tuple[EvaluationPart, ...] = get_args(EvaluationPart)
@@ -76,13 +77,19 @@ class SamplingConfig(_Section):
 
     samples: _Count = 8
     """Answers per item."""
-    temperature: float = Field(default=1.0, gt=0, strict=True)
+    temperature: float | None = Field(default=1.0, gt=0, strict=True)
+    """None: the server's default, for policies behind an API."""
     top_p: float = Field(default=1.0, gt=0, le=1, strict=True)
     max_new_tokens: _Count = 192
     """Longest answer, in tokens. One that reaches it is left out: it would teach to stop anywhere."""
-    keep_truncated: bool = False
+    keep_truncated: bool = Field(default=False, strict=True)
+    batch_size: _Count = 16
     limit: _Count | None = None
     """Sample for only this many items of each kind (first by content hash), for a quick look."""
+
+    def sampling(self, seed: int) -> Sampling:
+        """The same, as `sample` takes it."""
+        return Sampling(self.samples, self.temperature, self.top_p, self.max_new_tokens, seed)
 
 
 class PairsConfig(_Section):
@@ -106,6 +113,27 @@ class PairsConfig(_Section):
     """Take pairs although who wrote an answer tells which one is chosen."""
     control_share: float = Field(default=0.25, ge=0, lt=1, strict=True)
     max_pairs: _Count | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        others = sorted(self.model_fields_set - {"built"})
+        if self.built is not None and others and self != PairsConfig(built=self.built):
+            raise ValueError(
+                f"built names pairs that are made already, so {', '.join(others)} would be ignored; take "
+                "either out"
+            )
+        if "contrastive" in self.sources:
+            raise ValueError(
+                "sources: contrastive answers are written once, by `xyreward pairs`; name its folder in "
+                "built"
+            )
+        if ("cross_model" in self.sources) != bool(self.answers):
+            raise ValueError("source cross_model and answers (files) go together, found one of them")
+        if self.judge is None and set(self.sources) - {"references"}:
+            raise ValueError(
+                f"sources {', '.join(self.sources)} need a judge, since nobody labelled such answers"
+            )
+        return self
 
 
 class EvaluationConfig(_Section):
@@ -153,6 +181,15 @@ class DPORecipe(Recipe):
     names."""
     dpo: dict[str, Any] = Field(default_factory=dict)
     """TRL's DPOConfig."""
+
+    @model_validator(mode="after")
+    def _rounds_have_something_new(self) -> Self:
+        if self.rounds > 1 and "on_policy" not in self.pairs.sources:
+            raise ValueError(
+                f"rounds is {self.rounds}, but without source on_policy every round would train on the "
+                "same pairs; use dpo.num_train_epochs"
+            )
+        return self
 
 
 class EvaluateRecipe(Recipe):

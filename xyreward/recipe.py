@@ -48,7 +48,6 @@ from xyreward.evaluation import Evaluation, Row, evaluate
 from xyreward.items import Item, items_hash
 from xyreward.judges import Judge, described, load_judge
 from xyreward.judges.model import ModelJudge
-from xyreward.loading import bundled_splits, load_items
 from xyreward.locate import (
     MARK,
     fingerprint,
@@ -57,12 +56,15 @@ from xyreward.locate import (
     short_hash,
     trained_on,
 )
-from xyreward.pairs import PairSet, build_pairs
+from xyreward.pairs import PairSet
 from xyreward.pairs.guards import TokenGuard
+from xyreward.pairs.candidates import Candidate
+from xyreward.pairs.sampling import sample
 from xyreward.policy import Policy, bf16_is_fast, default_device, load_policy
 from xyreward.rehearsal import culprits, rehearse
 from xyreward.runs import RunFolder
-from xyreward.splits import Splits, assign_splits, check_no_overlap
+from xyreward.sides import Sides, load_sides
+from xyreward.splits import Splits
 
 T = TypeVar("T")
 
@@ -180,58 +182,34 @@ class Data:
     train: tuple[Item, ...]
     held_out: tuple[Item, ...]
     """What is evaluated: one side, controls included; never `train` items."""
-    splits: Splits
-    sources: tuple[str, ...]
-    """One line per source: what was loaded, at which revision, how many."""
+    sides: Sides
+
+    @property
+    def splits(self) -> Splits:
+        """The side of every item."""
+        return self.sides.splits
 
     @property
     def clusters(self) -> dict[str, str]:
         """Item id -> cluster, of the held-out items."""
-        return {i.id: self.splits.placements[i.content_hash].cluster for i in self.held_out}
+        return self.sides.clusters(self.held_out)
 
 
 def load_data(config: Recipe) -> Data:
     """Load every source, put every item on a side, and make sure that nothing held out is trained on.
 
     Raises:
-        DataError: see `load_items`; also: ids that occur in two sources, or nothing to evaluate.
-        LeakError: see `check_no_overlap`; also: what would be evaluated is what a recipe has trained the
-            policy on.
+        DataError: see `load_sides`; also: nothing to evaluate.
+        LeakError: see `load_sides`; also: what would be evaluated is what a recipe has trained the policy
+            on.
     """
-    items: list[Item] = []
-    sources = []
-    known: Splits | None = None
-    for wanted in config.items:
-        loaded = load_items(
-            wanted.source,
-            hub_split=wanted.hub_split,
-            revision=wanted.revision,
-            columns=wanted.columns,
-            kind=wanted.kind,
-        )
-        kept = [item for item in loaded if item.kind in wanted.kinds]
-        sources.append(f"{_source(wanted.source, kept)}: {len(kept)} of {len(loaded)} items")
-        items += kept
-        if wanted.source == "mini":
-            known = bundled_splits()
-    ids = [item.id for item in items]
-    twice = sorted({i for i in ids if ids.count(i) > 1}) if len(set(ids)) < len(ids) else []
-    if twice:
-        raise DataError(
-            [
-                f"id {i!r} occurs in two sources of this recipe; give the items of one of them other ids"
-                for i in twice
-            ]
-        )
-    splits = assign_splits(items, config.splits_lock, known=known)
-    train = splits.select(items, "train")
-    held_out = splits.select(items, config.evaluation.split)
+    sides = load_sides(config.items, config.splits_lock)
+    held_out = sides.select(config.evaluation.split)
     if config.evaluation.parts and not held_out:
         raise DataError([f"no item is on the {config.evaluation.split} side: nothing to evaluate"])
-    check_no_overlap(train, [*splits.select(items, "dev"), *splits.select(items, "test")])
-    evaluated = _limited(held_out, config.evaluation) if config.evaluation.parts else []
+    evaluated = limited(held_out, config.evaluation.limit) if config.evaluation.parts else []
     _check_not_trained_on(config.policy, evaluated)
-    return Data(tuple(train), tuple(evaluated), splits, tuple(sources))
+    return Data(sides.select("train"), tuple(evaluated), sides)
 
 
 def _check_not_trained_on(policy: PolicyConfig, evaluated: Sequence[Item]) -> None:
@@ -247,32 +225,79 @@ def _check_not_trained_on(policy: PolicyConfig, evaluated: Sequence[Item]) -> No
         )
 
 
-def _source(name: str, items: Sequence[Item]) -> str:
-    """A source with the commit of its hub data set, which the loader put into every item."""
-    revision = str(items[0].meta.get("revision", "")) if items else ""
-    return f"{name}@{revision}" if re.fullmatch("[0-9a-f]{40}", revision) else name
-
-
-def _limited(items: Sequence[Item], config: EvaluationConfig) -> list[Item]:
-    if config.limit is None:
+def limited(items: Sequence[Item], limit: int | None) -> list[Item]:
+    """Only so many items of each kind, the first by content hash. None: all, in their order."""
+    if limit is None:
         return list(items)
     kept = []
     for kind in ("xy", "control"):
         of_kind = sorted((i for i in items if i.kind == kind), key=lambda i: i.content_hash)
-        kept += of_kind[: config.limit]
+        kept += of_kind[:limit]
     return kept
 
 
-def make_pairs(config: DPORecipe, data: Data) -> PairSet:
-    """The pairs that a recipe trains on, from the train side."""
-    return build_pairs(
-        data.train,
-        split="train",
-        rule=config.pairs.rule,
-        control_share=config.pairs.control_share,
-        max_pairs=config.pairs.max_pairs,
+def rounds(config: DPORecipe, arguments: Arguments) -> Iterator[DPORecipe]:
+    """The configuration of each round: itself where there is one, else a folder and a policy for each.
+
+    A round goes on from what the round before saved, which is then DPO's reference too; it samples with
+    another seed. A round that has its report is not run again with --resume.
+    """
+    if config.rounds == 1:
+        yield config
+        return
+    top = RunFolder(Path(config.output_dir)).path
+    policy, lora = config.policy, config.lora
+    for number in range(1, config.rounds + 1):
+        folder = top / f"round-{number}"
+        if not (arguments.resume and (folder / "report.json").is_file()):
+            yield config.model_copy(
+                update={
+                    "rounds": 1,
+                    "output_dir": str(folder),
+                    "policy": policy,
+                    "lora": lora,
+                    "seed": (config.seed + number - 1) % 2**32,
+                }
+            )
+        trained = next((p for p in (folder / "adapter", folder / "model") if p.is_dir()), None)
+        if trained is None:  # a dry run
+            return
+        policy = config.policy.model_copy(update={"model": str(trained), "revision": None})
+        lora = None if trained.name == "adapter" else config.lora
+
+
+def take_over_evaluation(run: Run) -> None:
+    """Before a later round is what was after the round before: take that instead of computing it again."""
+    trained = Path(run.config.policy.model)
+    previous = trained.parent / "after.jsonl"
+    later = re.fullmatch(r"round-\d+", trained.parent.name) and previous.is_file()
+    if later and run.is_main and run.folder.read("before.jsonl") is None:
+        run.write("before.jsonl", previous.read_text("utf-8"))
+    run.state.wait_for_everyone()
+
+
+def finish_rounds(config: DPORecipe, arguments: Arguments) -> None:
+    """Write and print a report of before the first round against after the last one."""
+    from accelerate import PartialState
+
+    if config.rounds == 1 or arguments.dry_run or not PartialState().is_main_process:
+        return
+    top = RunFolder(Path(config.output_dir))
+    first, last = top.path / "round-1", top.path / f"round-{config.rounds}"
+    texts = [RunFolder(first).read("before.jsonl"), RunFolder(last).read("after.jsonl")]
+    if None in texts:
+        return
+    before, after = (Evaluation.from_jsonl(text) for text in texts if text is not None)
+    report = reports.build_report(
+        before,
+        after,
+        facts={"rounds": config.rounds, "reports of rounds": "round-*/report.md"},
+        max_failure_rate=config.evaluation.max_failure_rate,
         seed=config.seed,
     )
+    top.write("report.json", reports.to_json(report))
+    top.write("report.md", reports.to_markdown(report))
+    print(f"== all {config.rounds} rounds\n\n{reports.to_markdown(report)}")  # noqa: T201
 
 
 # ---------------------------------------------------------------- the run
@@ -359,7 +384,7 @@ class Run:
         """
         facts: dict[str, Any] = {
             "policy hash": self.on_main(self._fingerprint),
-            "sources": list(data.sources),
+            "sources": list(data.sides.sources),
             "train items": len(data.train),
             "held-out items": len(data.held_out),
             "train hash": items_hash(data.train)[:12],
@@ -374,6 +399,8 @@ class Run:
             facts["pairs left out"] = dict(pairs.dropped)
             facts["pairs with an answer cut at max_length"] = pairs.cut
             facts["pairs hash"] = pairs.hash[:12]
+            if pairs.masked:
+                facts["personal data masked in pairs"] = dict(pairs.masked)
         self.on_main(lambda: self._write_data(facts, data, pairs))
         return facts
 
@@ -421,6 +448,45 @@ class Run:
             chat_template_kwargs=wanted.chat_template_kwargs,
             trainable=trainable,
         )
+
+    def sample(self, policy: Policy, data: Data) -> list[Candidate]:
+        """Answers of the policy to the train items, for pairs; kept in the folder, and gone on with.
+
+        Processes share the items. Each keeps a file of its own, since a share may take hours.
+        """
+        config = self.config
+        assert isinstance(config, DPORecipe)
+        wanted = config.pairs.on_policy
+        items = limited(data.train, wanted.limit)
+        rank, processes = self.state.process_index, self.state.num_processes
+        name = "samples.jsonl" if processes == 1 else f"samples-{rank}-of-{processes}.jsonl"
+        share = items[rank::processes]
+        bars = _Bars() if self.is_main else None
+        with self.timed(f"sampling {wanted.samples} answers to {len(items)} items"):
+            found = sample(
+                policy,
+                share,
+                wanted.sampling(config.seed),
+                out=self.folder.path / name,
+                keep_truncated=wanted.keep_truncated,
+                batch_size=wanted.batch_size,
+                on_answers=(
+                    None
+                    if bars is None
+                    else lambda n: bars("sampling", n, len(share) * wanted.samples)
+                ),
+            )
+        self.say(
+            f"== {len(found.candidates)} answers; {found.truncated} reached {wanted.max_new_tokens} tokens"
+            + ("" if wanted.keep_truncated else " and are left out")
+        )
+        candidates = list(found.candidates)
+        if processes > 1:
+            from accelerate.utils import gather_object
+
+            candidates = list(gather_object(candidates))
+        order = {item.id: n for n, item in enumerate(items)}
+        return sorted(candidates, key=lambda c: order[c.item_id])  # stable: samples keep theirs
 
     def evaluate(self, name: str, policy: Policy, data: Data) -> Evaluation | None:
         """Evaluate on the held-out items and keep every answer in `<name>.jsonl`.
