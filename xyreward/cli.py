@@ -1,6 +1,7 @@
-"""The command line: `xyreward score | attack | judge | store`.
+"""The command line: `xyreward score | pairs | attack | judge | store`.
 
     xyreward score answers.jsonl --items mini --judge anthropic --out verdicts.jsonl --dry-run
+    xyreward pairs --items mini --out pairs/mini
     xyreward attack --judge local
     xyreward judge check anthropic:claude-sonnet-5-5
     xyreward judge compare local anthropic
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
+from xyreward.cli_pairs import pairs
 from xyreward.errors import JudgeError, StoreError, XYRewardError, printable
 
 if TYPE_CHECKING:  # --help is to come at once, so each command imports what it needs
@@ -240,6 +242,9 @@ def attack(
     _say_bill(model_judges(one))
     if report.paid:
         raise typer.Exit(FAILED)
+
+
+app.command()(_judge_options()(pairs))
 
 
 # ---------------------------------------------------------------- judges

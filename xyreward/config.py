@@ -29,6 +29,8 @@ from xyreward.embedded import POLICY_NAME
 from xyreward.errors import ConfigError
 from xyreward.items import ItemKind
 from xyreward.pairs.candidates import PairSource
+from xyreward.pairs.contrastive import Contrast
+from xyreward.pairs.formats import Container, Format
 from xyreward.pairs.guards import Guards
 from xyreward.pairs.rule import Rule
 from xyreward.pairs.sampling import Sampling
@@ -92,15 +94,13 @@ class SamplingConfig(_Section):
         return Sampling(self.samples, self.temperature, self.top_p, self.max_new_tokens, seed)
 
 
-class PairsConfig(_Section):
-    """Which preference pairs are made of the train items; see `build_pairs` and docs/pairs.md."""
+class _PairSettings(_Section):
+    """How pairs are made of answers; see `build_pairs` and docs/pairs.md."""
 
-    built: str | None = None
-    """A folder that `xyreward pairs` wrote: its pairs are taken, and no other key may be given."""
     sources: tuple[PairSource, ...] = Field(default=("references",), min_length=1)
-    """Where answers come from: `references`, `on_policy`, `cross_model` (with `answers`)."""
+    """Where answers come from: `references`, `on_policy`, `cross_model` (with `answers`), `contrastive`."""
     answers: tuple[str, ...] = ()
-    """JSONL files with answers of models, for source `cross_model`; see docs/pairs.md."""
+    """Files with answers of models, for source `cross_model`; see docs/pairs.md."""
     on_policy: SamplingConfig = SamplingConfig()
     judge: str | None = None
     """Judges every candidate. None: reference answers by their labels; other sources need one."""
@@ -109,13 +109,30 @@ class PairsConfig(_Section):
     guards: Guards = Field(default_factory=Guards)
     balance: float | None = Field(default=None, ge=0, le=0.5, strict=True)
     """Shortcuts (longer wins, more cue words, ...) pick chosen in 0.5 +- this. None: no balancing."""
-    allow_origin: bool = False
+    allow_origin: bool = Field(default=False, strict=True)
     """Take pairs although who wrote an answer tells which one is chosen."""
     control_share: float = Field(default=0.25, ge=0, lt=1, strict=True)
     max_pairs: _Count | None = None
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _sources_fit(self) -> Self:
+        if ("cross_model" in self.sources) != bool(self.answers):
+            raise ValueError("source cross_model and answers (files) go together, found one of them")
+        if self.judge is None and set(self.sources) - {"references"}:
+            raise ValueError(
+                f"sources {', '.join(self.sources)} need a judge, since nobody labelled such answers"
+            )
+        return self
+
+
+class PairsConfig(_PairSettings):
+    """Which preference pairs a recipe makes of the train items."""
+
+    built: str | None = None
+    """A folder that `xyreward pairs` wrote: its pairs are taken, and no other key may be given."""
+
+    @model_validator(mode="after")
+    def _fits_a_recipe(self) -> Self:
         others = sorted(self.model_fields_set - {"built"})
         if self.built is not None and others and self != PairsConfig(built=self.built):
             raise ValueError(
@@ -127,12 +144,57 @@ class PairsConfig(_Section):
                 "sources: contrastive answers are written once, by `xyreward pairs`; name its folder in "
                 "built"
             )
-        if ("cross_model" in self.sources) != bool(self.answers):
-            raise ValueError("source cross_model and answers (files) go together, found one of them")
-        if self.judge is None and set(self.sources) - {"references"}:
-            raise ValueError(
-                f"sources {', '.join(self.sources)} need a judge, since nobody labelled such answers"
-            )
+        return self
+
+
+class TokensConfig(_Section):
+    """What a trainer will see of a pair; as in the recipe that is to train on it."""
+
+    model: str = POLICY_NAME
+    """Whose tokenizer and chat template."""
+    revision: str | None = None
+    max_length: int | None = Field(default=None, ge=2, strict=True)
+    """Tokens of prompt and answer together that the trainer keeps. None: all."""
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class PairsJob(_PairSettings):
+    """What `xyreward pairs` takes."""
+
+    items: tuple[ItemsConfig, ...] = Field(default=(ItemsConfig(),), min_length=1)
+    splits_lock: str | None = None
+    split: Literal["train", "dev", "test"] = "train"
+    """Side that the pairs are of. The others are held out."""
+    columns: dict[str, str] = Field(default_factory=dict)
+    """Field -> column, for files of answers with names of their own."""
+    policy: PolicyConfig = PolicyConfig()
+    """Who is sampled, for source `on_policy`; also `chat:<model>@<base_url>`, `anthropic:<model>`."""
+    policy_options: dict[str, Any] = Field(default_factory=dict)
+    """Of a policy behind an API: `max_concurrency`, `budget_usd`, `store`, ..."""
+    writer: str | None = None
+    """Who writes, for source `contrastive`: `anthropic:<model>` or `chat:<model>@<base_url>`."""
+    writer_options: dict[str, Any] = Field(default_factory=dict)
+    contrast: Contrast = Field(default_factory=Contrast)
+    order_check: bool = Field(default=False, strict=True)
+    """Let the judge see both answers in both orders; chosen must be preferred twice."""
+    tokens: TokensConfig | None = None
+    """None: what the trainer sees is not looked at here (a recipe looks anyway)."""
+    formats: tuple[Format, ...] = Field(default=("preference",), min_length=1)
+    containers: tuple[Container, ...] = Field(default=("jsonl",), min_length=1)
+    seed: int = Field(default=0, ge=0, lt=2**32, strict=True)
+
+    @model_validator(mode="after")
+    def _fits_a_job(self) -> Self:
+        if ("contrastive" in self.sources) != (self.writer is not None):
+            raise ValueError("source contrastive and writer go together, found one of them")
+        if self.order_check and self.judge is None:
+            raise ValueError("order_check needs a judge")
+        for name in ("judge_options", "writer_options", "policy_options"):
+            if "api_key" in getattr(self, name):
+                raise ValueError(
+                    f"{name}.api_key would be written into the pairs' folder; set the key in the environment "
+                    "(ANTHROPIC_API_KEY, XYREWARD_CHAT_KEY)"
+                )
         return self
 
 
@@ -197,6 +259,7 @@ class EvaluateRecipe(Recipe):
 
 
 R = TypeVar("R", bound=Recipe)
+S = TypeVar("S", bound=BaseModel)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -254,20 +317,20 @@ def parse_arguments(
     )
 
 
-def load_config(recipe: type[R], path: str | Path, overrides: Sequence[str] = ()) -> R:
-    """Read, override and check a configuration.
+def load_config(section: type[S], path: str | Path | None, overrides: Sequence[str] = ()) -> S:
+    """Read, override and check a configuration. `path` None: overrides alone.
 
     Raises:
         ConfigError: no such file, not YAML, an unknown key, a wrong value; names file and key,
         lists all.
     """
-    data = _read(Path(path))
+    data = {} if path is None else _read(Path(path))
     for override in overrides:
         _override(data, override)
     try:
-        return recipe.model_validate(data)
+        return section.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(_explain(recipe, str(path), error)) from None
+        raise ConfigError(_explain(section, str(path or "options"), error)) from None
 
 
 def check_keys(

@@ -63,7 +63,7 @@ from xyreward.pairs.sampling import sample
 from xyreward.policy import Policy, bf16_is_fast, default_device, load_policy
 from xyreward.rehearsal import culprits, rehearse
 from xyreward.runs import RunFolder
-from xyreward.sides import Sides, load_sides
+from xyreward.sides import Sides, limited, load_sides
 from xyreward.splits import Splits
 
 T = TypeVar("T")
@@ -223,17 +223,6 @@ def _check_not_trained_on(policy: PolicyConfig, evaluated: Sequence[Item]) -> No
             "Evaluate with the sides of its training (splits_lock: the splits.json of its run folder)",
             offending,
         )
-
-
-def limited(items: Sequence[Item], limit: int | None) -> list[Item]:
-    """Only so many items of each kind, the first by content hash. None: all, in their order."""
-    if limit is None:
-        return list(items)
-    kept = []
-    for kind in ("xy", "control"):
-        of_kind = sorted((i for i in items if i.kind == kind), key=lambda i: i.content_hash)
-        kept += of_kind[:limit]
-    return kept
 
 
 def rounds(config: DPORecipe, arguments: Arguments) -> Iterator[DPORecipe]:

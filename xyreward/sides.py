@@ -76,6 +76,17 @@ def load_sides(sources: Sequence[ItemsConfig], splits_lock: str | None) -> Sides
     return sides
 
 
+def limited(items: Sequence[Item], limit: int | None) -> list[Item]:
+    """Only so many items of each kind, the first by content hash. None: all, in their order."""
+    if limit is None:
+        return list(items)
+    kept = []
+    for kind in ("xy", "control"):
+        of_kind = sorted((i for i in items if i.kind == kind), key=lambda i: i.content_hash)
+        kept += of_kind[:limit]
+    return kept
+
+
 def _source(name: str, items: Sequence[Item]) -> str:
     """A source with the commit of its hub data set, which the loader put into every item."""
     revision = str(items[0].meta.get("revision", "")) if items else ""

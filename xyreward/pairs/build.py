@@ -18,6 +18,7 @@ from xyreward.pairs.balance import balanced
 from xyreward.pairs.candidates import Candidate, Judged, by_judge, by_labels, references
 from xyreward.pairs.guards import Guards, TokenGuard
 from xyreward.pairs.held_out import HeldOut
+from xyreward.pairs.order import check_order
 from xyreward.pairs.pair import EXAMPLES, LeftOut, Pair, PairRule, PairSet, pair_of
 from xyreward.pairs.rule import NEITHER, NEITHER_OVERCORRECTS, Rule
 from xyreward.scoring import run_sync
@@ -33,6 +34,7 @@ def build_pairs(
     guards: Guards | None = None,
     held_out: HeldOut | None = None,
     tokens: TokenGuard | None = None,
+    order_check: bool = False,
     balance: float | None = None,
     control_share: float = 0.25,
     max_pairs: int | None = None,
@@ -51,6 +53,8 @@ def build_pairs(
         guards: what else a pair must not be; the defaults of `Guards`.
         held_out: what is evaluated, and must be neither among the items nor inside an answer.
         tokens: what the trainer sees of a pair, so that both sides differ in that.
+        order_check: let the judge see both answers in both orders, and drop pairs in which it does not
+            prefer chosen twice. It must be one that asks a model.
         balance: choose pairs on which fixed shortcuts (longer wins, more cue words, ...) pick chosen in a
             share of 0.5 +- this, in [0, 0.5]. None: no balancing.
         control_share: share of pairs from controls, in [0, 1). Fewer where there are not enough.
@@ -71,6 +75,9 @@ def build_pairs(
         raise ConfigError(f"max_pairs is {max_pairs}, expected > 0, or None for all")
     if balance is not None and not 0 <= balance <= 0.5:
         raise ConfigError(f"balance is {balance}, expected in [0, 0.5], or None for none")
+    if order_check and judge is None:
+        raise ConfigError("order_check needs a judge; give one that asks a model")
+    loaded = None if judge is None else load_judge(judge)
     candidates = references(items) if answers is None else list(answers)
     by_id = {item.id: item for item in items}
     if strange := sorted({c.item_id for c in candidates} - by_id.keys()):
@@ -84,13 +91,19 @@ def build_pairs(
     shown = {item.id: maker.mask_item(item) for item in items}
     candidates = [replace(c, text=maker.mask(c.item_id, c.text)) for c in candidates]
     of_item: dict[str, list[Judged]] = defaultdict(list)
-    for one in judge_candidates(shown, candidates, judge):
+    for one in judge_candidates(shown, candidates, loaded):
         of_item[one.answer.item_id].append(one)
     made = [
         pair
         for item in items
         for pair in maker.pairs_of(item, shown[item.id], of_item.get(item.id, ()))
     ]
+    if order_check:
+        assert loaded is not None
+        checked = check_order(made, list(shown.values()), loaded, seed=seed)
+        made = list(checked.kept)
+        for pair, reason in checked.dropped:
+            maker.drop(reason, pair)
     if balance is None:
         pairs = maker.take(made, control_share, max_pairs)
     else:
@@ -126,7 +139,7 @@ def build_pairs(
 
 
 def judge_candidates(
-    items: Mapping[str, Item], candidates: Sequence[Candidate], judge: str | Judge | None
+    items: Mapping[str, Item], candidates: Sequence[Candidate], judge: Judge | None
 ) -> list[Judged]:
     """A verdict for each candidate, in order.
 
@@ -135,7 +148,7 @@ def judge_candidates(
         JudgeError: the judge cannot judge these items.
     """
     if judge is not None:
-        return run_sync(by_judge(items, candidates, load_judge(judge)))
+        return run_sync(by_judge(items, candidates, judge))
     judged = [by_labels(items[c.item_id], c) for c in candidates]
     known = [one for one in judged if one is not None]
     without = len(judged) - len(known)

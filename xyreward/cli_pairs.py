@@ -1,0 +1,151 @@
+"""`xyreward pairs`: the command line of `pairs_job.py`.
+
+Flags are short names for keys of `config.PairsJob`; `--config` reads them from a file and `--set` sets any.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from xyreward.judges import Judge
+
+
+def pairs(
+    *,
+    out: Annotated[Path, typer.Option(help="Folder to make for the pairs.")],
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file with any of the keys below. [default: none]")
+    ] = None,
+    items: Annotated[str | None, typer.Option(help="mini, a file or folder, or a hub name.")] = None,
+    split: Annotated[str | None, typer.Option(help="train, dev or test. [default: train]")] = None,
+    splits_lock: Annotated[
+        str | None, typer.Option(help="splits.json that keeps sides stable over runs.")
+    ] = None,
+    sources: Annotated[
+        str | None,
+        typer.Option(
+            help="Some of references,on_policy,cross_model,contrastive. [default: references]"
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Who is sampled: embedded:smollm2-135m, a folder, a hub name, chat:..."),
+    ] = None,
+    samples: Annotated[int | None, typer.Option(help="Answers per item. [default: 8]")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Of sampling. [default: 1.0]")] = None,
+    answers: Annotated[
+        list[str] | None, typer.Option(help="A file of answers, for cross_model; may be repeated.")
+    ] = None,
+    writer: Annotated[
+        str | None, typer.Option(help="Who writes contrasting answers: anthropic:... or chat:...")
+    ] = None,
+    judge: Annotated[
+        str | None, typer.Option(help="A judge's name. [default: labels of references]")
+    ] = None,
+    margin: Annotated[
+        float | None, typer.Option(help="Soft reward of chosen minus rejected, at least this.")
+    ] = None,
+    margin_pairs: Annotated[
+        float | None,
+        typer.Option(help="Pairs by margin where no answer is goal-focused. [default: none]"),
+    ] = None,
+    max_pairs_per_item: Annotated[int | None, typer.Option(help="[default: all]")] = None,
+    max_pairs: Annotated[int | None, typer.Option(help="[default: all]")] = None,
+    control_share: Annotated[float | None, typer.Option(help="[default: 0.25]")] = None,
+    balance: Annotated[
+        float | None,
+        typer.Option(help="Shortcuts pick chosen in 0.5 +- this. [default: no balancing]"),
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="Of the trainer, in tokens of --policy's tokenizer.")
+    ] = None,
+    formats: Annotated[
+        str | None,
+        typer.Option(help="Some of preference,unpaired,sft,prompts,verl. [default: preference]"),
+    ] = None,
+    containers: Annotated[
+        str | None, typer.Option(help="Some of jsonl,parquet,datasets. [default: jsonl]")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="[default: 0]")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other key, e.g. guards.language=false."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, print the bill; send nothing.")
+    ] = False,
+    options: Mapping[str, Any],
+) -> None:
+    """Build preference pairs and audit them. The same command goes on where it was stopped.
+
+    Exit status 1 where the audit found a problem: the folder is written and says which, and recipes refuse
+    it.
+    """
+    from xyreward import cli
+    from xyreward.config import PairsJob, load_config
+    from xyreward.judges.panel import model_judges
+    from xyreward.pairs_job import PreparedJob
+
+    def listed(text: str | None) -> list[str] | None:
+        return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+    given: dict[str, Any] = {
+        "items": None if items is None else [{"source": items}],
+        "split": split,
+        "splits_lock": splits_lock,
+        "sources": listed(sources),
+        "policy.model": policy,
+        "on_policy.samples": samples,
+        "on_policy.temperature": temperature,
+        "answers": answers or None,
+        "writer": writer,
+        "judge": judge,
+        "rule.margin": margin,
+        "rule.margin_pairs": margin_pairs,
+        "rule.max_pairs_per_item": max_pairs_per_item,
+        "max_pairs": max_pairs,
+        "control_share": control_share,
+        "balance": balance,
+        "tokens.max_length": max_length,
+        "tokens.model": policy if max_length is not None else None,
+        "formats": listed(formats),
+        "containers": listed(containers),
+        "seed": seed,
+        **{f"judge_options.{name}": _plain(value) for name, value in options.items()},
+    }
+    overrides = [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
+    job = PreparedJob(load_config(PairsJob, config, [*overrides, *(settings or ())]), out)
+    if dry_run:
+        for line in job.estimates() or ["makes no calls"]:
+            cli._say(line)
+        cli._say(f"{len(job.items)} items. Nothing was sent or written.")
+        return
+    with cli._sending():
+        report = job.run(_bars)
+    for note in report.notes:
+        cli._say(note)
+    cli._say(report.audit.to_markdown())
+    cli._say(f"{len(report.pairs.pairs)} pairs in {report.folder}; look through them in audit.html")
+    cli._say_bill(model_judges(job.judge) if job.judge is not None else ())
+    if not report.audit.ok:
+        raise typer.Exit(cli.FAILED)
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+@contextmanager
+def _bars(title: str, total: int, judges: Sequence[Judge]) -> Iterator[Callable[[int], object]]:
+    from xyreward import cli
+
+    cli._note(f"== {title}")
+    with cli._bar(total, judges) as advance:
+        yield advance
