@@ -179,7 +179,7 @@ def _members(names: str) -> list[str]:
 
 
 def _panel(members: str, given: Mapping[str, Any]) -> Judge:
-    from xyreward.judges.model import new_run
+    from xyreward.judges.asking import new_run
     from xyreward.judges.panel import PanelJudge
 
     # One bill: a budget of 5 dollars is not 5 dollars for each member.
