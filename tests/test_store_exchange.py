@@ -177,8 +177,9 @@ def test_a_damaged_parquet_file_is_told_and_nothing_is_imported(
     index = table.column_names.index("kind")
     pq.write_table(table.set_column(index, "kind", kinds), path)
     assert problems() == [
-        "f.parquet row 699, kind: Input should be 'verdict' or 'grounding' (found 'x')",
-        "f.parquet row 700, kind: Input should be 'verdict' or 'grounding' (found None)",
+        f"f.parquet row {row}, kind: Input should be 'verdict', 'grounding', 'completion' or 'comparison' "
+        f"(found {found})"
+        for row, found in ((699, "'x'"), (700, None))
     ]
 
 
