@@ -518,7 +518,7 @@ class _Draws:
         number = self._numbers[:, input_ids.shape[1] - self._width].to(scores.device)[:, None]
         p = (scores.float() / self._temperature).softmax(-1)
         if self._top_p < 1:
-            p, order = p.sort(-1, descending=True, stable=True)
+            p, order = p.sort(dim=-1, descending=True, stable=True)
             # A token stays while those before it have less than top_p; the first one always does.
             p = p.masked_fill(p.cumsum(-1) - p >= self._top_p, 0.0)
         up_to = p.cumsum(-1)

@@ -210,8 +210,8 @@ class ModelAsker:
         return self.endpoint.name
 
     @cached_property
-    def _judge_without_url(self) -> str:
-        # A changed port must not empty the store.
+    def name_without_url(self) -> str:
+        """The name as it goes into records and provenance: a changed port must not empty the store."""
         return self.endpoint.name.partition("@")[0]
 
     @cached_property

@@ -184,7 +184,7 @@ class ModelJudge(ModelAsker):
         vote: int,
     ) -> JudgeQuestion:
         identity = {
-            "judge": self._judge_without_url,
+            "judge": self.name_without_url,
             "rubric_version": self.rubric_version,
             "query": item.content_hash[:16],
             "answer": "" if answer is None else _short_hash(answer),
