@@ -112,28 +112,32 @@ class Grounding:
 def verdict_call(item: Item, grounding: Grounding, answer: str) -> Call:
     """Ask for the labels of one answer. `grounding.kind` decides which rubric is used."""
     kind = grounding.kind
-    parts = [*_query(item), Part("stated-request", grounding.stated_request)]
-    if kind == "xy":
-        parts.append(Part("intended-request", grounding.intended_request))
-        if grounding.misconception.strip():
-            parts.append(Part("misconception", grounding.misconception))
-    parts += _numbered("stated-solutions", grounding.stated_solutions)
-    if kind == "xy":
-        parts += _numbered("intended-solutions", grounding.intended_solutions)
-    parts.append(Part("answer", answer))
-    note = "The notes were inferred from the query by a model.\n\n" if grounding.inferred else ""
     return Call(
         prefix=prefix(kind),
-        text=f"{note}{fence(parts)}\n\n{_ASK_VERDICT}",
+        text=f"{fenced(item, grounding, Part('answer', answer))}\n\n{_ASK_VERDICT}",
         schema=verdict_schema(kind),
         max_tokens=VERDICT_TOKENS,
     )
 
 
+def fenced(item: Item, grounding: Grounding, *answers: Part) -> str:
+    """An item as a model is shown it: query, notes and answers, each as data between marks."""
+    parts = [*_query(item), Part("stated-request", grounding.stated_request)]
+    if grounding.kind == "xy":
+        parts.append(Part("intended-request", grounding.intended_request))
+        if grounding.misconception.strip():
+            parts.append(Part("misconception", grounding.misconception))
+    parts += _numbered("stated-solutions", grounding.stated_solutions)
+    if grounding.kind == "xy":
+        parts += _numbered("intended-solutions", grounding.intended_solutions)
+    note = "The notes were inferred from the query by a model.\n\n" if grounding.inferred else ""
+    return note + fence([*parts, *answers])
+
+
 def grounding_call(item: Item) -> Call:
     """Ask what the query is after. It sees the query only, so that no answer can colour it."""
     return Call(
-        prefix=_prompt("grounding.md"),
+        prefix=prompt("grounding.md"),
         text=f"{fence(_query(item))}\n\n{_ASK_GROUNDING}",
         schema=grounding_schema(),
         max_tokens=VERDICT_TOKENS,
@@ -185,14 +189,14 @@ def _numbered(name: str, texts: Sequence[str]) -> list[Part]:
 @cache
 def verdict_schema(kind: ItemKind) -> Mapping[str, Any]:
     """JSON schema of a verdict. Reasons come before labels, since a model writes from left to right."""
-    suggestion = _object(
+    suggestion = object_schema(
         {
             "quote": {"type": "string"},
             "reason": {"type": "string"},
             "serves": {"type": "string", "enum": list(SERVES[kind])},
         }
     )
-    return _object(
+    return object_schema(
         {
             "suggestions": {"type": "array", "items": suggestion},
             "focus_reason": {"type": "string"},
@@ -208,7 +212,7 @@ def grounding_schema() -> Mapping[str, Any]:
     """JSON schema of an inferred grounding."""
     texts = {"type": "array", "items": {"type": "string"}}
     types: dict[str, Any] = {key: {"type": "string"} for key in GROUNDING_KEYS}
-    return _object(
+    return object_schema(
         {
             **types,
             "hidden_goal": {"type": "boolean"},
@@ -218,7 +222,8 @@ def grounding_schema() -> Mapping[str, Any]:
     )
 
 
-def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
+def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON schema of an object with just these members, all of them required."""
     return {
         "type": "object",
         "properties": dict(properties),
@@ -233,7 +238,7 @@ def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
 def read_grounding(reply: Reply) -> Grounding | ReadingProblem:
     """The grounding that a model inferred, read as strictly as a verdict."""
     try:
-        data = read_object(reply, GROUNDING_KEYS)
+        data = readobject_schema(reply, GROUNDING_KEYS)
         hidden = read_bool("hidden_goal", data["hidden_goal"])
         read_text("hidden_goal_reason", data["hidden_goal_reason"])
         stated, intended, misconception = (
@@ -264,15 +269,16 @@ def read_grounding(reply: Reply) -> Grounding | ReadingProblem:
 
 
 @cache
-def _prompt(name: str) -> str:
+def prompt(name: str) -> str:
+    """The text of a file of `prompts/`."""
     return resources.files("xyreward").joinpath("prompts", name).read_text("utf-8")
 
 
 @cache
 def prefix(kind: ItemKind) -> str:
     """Instructions and worked examples for items of this kind."""
-    text = _prompt(f"{kind}.md") + _prompt(f"{kind}_examples.md")
-    return text.replace("<<common>>", _prompt("common.md").strip())
+    text = prompt(f"{kind}.md") + prompt(f"{kind}_examples.md")
+    return text.replace("<<common>>", prompt("common.md").strip())
 
 
 @cache
