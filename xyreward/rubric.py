@@ -238,7 +238,7 @@ def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
 def read_grounding(reply: Reply) -> Grounding | ReadingProblem:
     """The grounding that a model inferred, read as strictly as a verdict."""
     try:
-        data = readobject_schema(reply, GROUNDING_KEYS)
+        data = read_object(reply, GROUNDING_KEYS)
         hidden = read_bool("hidden_goal", data["hidden_goal"])
         read_text("hidden_goal_reason", data["hidden_goal_reason"])
         stated, intended, misconception = (
@@ -281,6 +281,11 @@ def prefix(kind: ItemKind) -> str:
     return text.replace("<<common>>", prompt("common.md").strip())
 
 
+def as_told(call: Call) -> tuple[str, str, Mapping[str, Any], int]:
+    """What a call tells a model, for the hash of a version."""
+    return call.prefix, call.text, call.schema, call.max_tokens
+
+
 @cache
 def rubric_version() -> str:
     """`xy-1-<12 hex digits>` over all that a judge is told, for all kinds of request.
@@ -295,8 +300,8 @@ def rubric_version() -> str:
         Grounding("s", "s"),
     ):
         call = verdict_call(item, grounding, "<a>")
-        told += [dataclasses.astuple(call), dataclasses.astuple(reask_call(call, ["c"]))]
-    told.append(dataclasses.astuple(grounding_call(item)))
+        told += [as_told(call), as_told(reask_call(call, ["c"]))]
+    told.append(as_told(grounding_call(item)))
     digest = hashlib.sha256(json.dumps(told).encode("ascii")).hexdigest()
     return f"{RUBRIC}-{digest[:12]}"
 

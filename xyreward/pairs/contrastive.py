@@ -344,7 +344,7 @@ def _version() -> str:
     told: list[Any] = []
     for grounding in (Grounding("s", "i", "m", ("a",), ("b",)), Grounding("s", "s")):
         call = _call(item, grounding, Contrast(), 0)
-        told += [dataclasses.astuple(call), dataclasses.astuple(_again(call, ["c"]))]
+        told += [rubric.as_told(call), rubric.as_told(_again(call, ["c"]))]
     return f"{CONTRAST}-{hashlib.sha256(json.dumps(told).encode('ascii')).hexdigest()[:12]}"
 
 

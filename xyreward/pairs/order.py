@@ -9,7 +9,6 @@ The text of the prompts is in `prompts/order_*.md`. Not here: asking (`judges/as
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections import Counter
@@ -274,7 +273,7 @@ def _read(reply: Reply) -> Mapping[str, Any] | ReadingProblem:
 def _version() -> str:
     item = Item(id="x", query="q", stated_request="s", intended_request="i")
     told = [
-        dataclasses.astuple(_call(item, grounding, "a", "b"))
+        rubric.as_told(_call(item, grounding, "a", "b"))
         for grounding in (Grounding("s", "i", "m", ("a",), ("b",)), Grounding("s", "s"))
     ]
     return f"{ORDER}-{hashlib.sha256(json.dumps(told).encode('ascii')).hexdigest()[:12]}"
