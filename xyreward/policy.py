@@ -78,6 +78,13 @@ def bf16_is_fast(device: str) -> bool:
     return False
 
 
+def dtype_on(device: str, dtype: str = "auto") -> str:
+    """The type of weights that `load_policy` takes there: `auto` is bfloat16 on a CUDA device that has it."""
+    if dtype != "auto":
+        return dtype
+    return "bfloat16" if device.startswith("cuda") and bf16_is_fast("cuda") else "float32"
+
+
 @dataclass
 class Policy:
     """A causal language model with its tokenizer. Methods put it in evaluation mode and keep no state."""
@@ -369,8 +376,7 @@ def load_policy(
             f"loading a model needs {error.name}: pip install 'xyreward[local]'"
         ) from None
     device = device or default_device()
-    if dtype == "auto":
-        dtype = "bfloat16" if device.startswith("cuda") and bf16_is_fast("cuda") else "float32"
+    dtype = dtype_on(device, dtype)
     adapter = is_adapter(name, revision)
     folder = folder_of(name, revision)
     mark = base_of_adapter(folder) if adapter else mark_in(folder)

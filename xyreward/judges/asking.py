@@ -168,7 +168,7 @@ class ModelAsker:
         """
         self.endpoint = endpoint
         self.stats = JudgeStats()
-        self.on_outcome: Callable[[], None] | None = None
+        self.on_outcome: Callable[[], object] | None = None
         """Called after each decided question, in the thread that asks; for progress bars."""
         self.prices = prices or Prices.load()
         if budget_usd is not None:
@@ -264,7 +264,9 @@ class ModelAsker:
             StoreError: the store cannot be used.
         """
         questions, found = await self._search(ask)
-        missing = deque({q.key: q for q in questions if q.key not in found}.values())
+        missing: deque[Question] = deque(
+            {q.key: q for q in questions if q.key not in found}.values()
+        )
         self.stats.from_store += len(found)
         self._tick(len(found))
         here: dict[str, StoredVerdict | JudgeFailure] = {}

@@ -124,7 +124,7 @@ def write_contrast(
     before, unpriced = asker.stats.cost_usd, asker.stats.unpriced_calls
     told = asker.on_outcome
     if on_reply:
-        asker.on_outcome = on_reply  # type: ignore[assignment]  # what it returns is not looked at
+        asker.on_outcome = on_reply
     try:
         decided = run_sync(
             asker.decide(
@@ -192,11 +192,6 @@ def only_judge_is_writer(writers: Iterable[str], judge: str | Judge | None) -> s
                 "finds its own text good. Take another judge, or a panel with one"
             )
     return None
-
-
-def contrast_version() -> str:
-    """`contrast-1-<12 hex digits>` over all that a writer is told, for both kinds of item."""
-    return _version()
 
 
 # ---------------------------------------------------------------- asking
@@ -299,7 +294,7 @@ def _read(
     better, worse = MEANT[kind]
     try:
         data = read_object(reply, (better, worse))
-        texts = {key: read_text(key, data[key]) for key in (better, worse)}
+        texts: dict[str, str] = {key: read_text(key, data[key]) for key in (better, worse)}
     except Unread as unread:
         return unread.problem
     if blank := [key for key, text in texts.items() if not text]:
@@ -339,7 +334,8 @@ def _candidates(
 
 
 @cache
-def _version() -> str:
+def contrast_version() -> str:
+    """`contrast-1-<12 hex digits>` over all that a writer is told, for both kinds of item."""
     item = Item(id="x", query="q", stated_request="s", intended_request="i")
     told: list[Any] = []
     for grounding in (Grounding("s", "i", "m", ("a",), ("b",)), Grounding("s", "s")):

@@ -14,7 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from xyreward import rubric
@@ -86,7 +86,7 @@ def check_order(
     cost: float | None = 0.0
     askers = askers_of(judge, **options)
     for asker in askers:
-        asker.on_outcome = on_outcome  # type: ignore[assignment]  # what it returns is not looked at
+        asker.on_outcome = on_outcome
         left = list(range(len(pairs)))
         for turn in range(2):
             outcomes = run_sync(_preferences(asker, [asked[i] for i in left], turn))
@@ -129,9 +129,7 @@ def estimate_order(
     total: Estimate | None = None
     for asker in askers_of(judge, **options):
         for turn in range(2):
-            one = asker.estimate_of(
-                lambda parameters, a=asker, t=turn: _questions(a, parameters, asked, t)
-            )
+            one = asker.estimate_of(partial(_questions, asker, asked, turn))
             total = one if total is None else total + one
     assert total is not None
     return total
@@ -154,11 +152,6 @@ def askers_of(judge: str | Judge, **options: Any) -> list[ModelAsker]:
             "chat:<model>@<base_url>), or leave the check out"
         )
     return found
-
-
-def order_version() -> str:
-    """`order-1-<12 hex digits>` over all that a judge is told here, for both kinds of item."""
-    return _version()
 
 
 # ---------------------------------------------------------------- asking
@@ -200,9 +193,7 @@ async def _preferences(asker: ModelAsker, asked: Sequence[_Asked], turn: int) ->
     if not asked:
         return []
     outcomes: list[bool | str] = []
-    for question, found, _ in await asker.decide(
-        lambda parameters: _questions(asker, parameters, asked, turn)
-    ):
+    for question, found, _ in await asker.decide(partial(_questions, asker, asked, turn)):
         if isinstance(found, JudgeFailure):
             outcomes.append(found.kind)
         else:
@@ -211,7 +202,7 @@ async def _preferences(asker: ModelAsker, asked: Sequence[_Asked], turn: int) ->
 
 
 def _questions(
-    asker: ModelAsker, parameters: Mapping[str, Any], asked: Sequence[_Asked], turn: int
+    asker: ModelAsker, asked: Sequence[_Asked], turn: int, parameters: Mapping[str, Any]
 ) -> list[_Comparison]:
     told = asker.asked_of(parameters)
     questions = []
@@ -270,7 +261,8 @@ def _read(reply: Reply) -> Mapping[str, Any] | ReadingProblem:
 
 
 @cache
-def _version() -> str:
+def order_version() -> str:
+    """`order-1-<12 hex digits>` over all that a judge is told here, for both kinds of item."""
     item = Item(id="x", query="q", stated_request="s", intended_request="i")
     told = [
         rubric.as_told(_call(item, grounding, "a", "b"))

@@ -39,7 +39,7 @@ from xyreward.pairs.answers import (
     write_answers,
 )
 from xyreward.pairs.candidates import Candidate
-from xyreward.policy import Policy, load_policy, visible
+from xyreward.policy import Policy, default_device, dtype_on, load_policy, visible
 from xyreward.reading import ReadingProblem
 from xyreward.rubric import TYPICAL_OUTPUT_TOKENS
 from xyreward.scoring import run_sync
@@ -234,8 +234,7 @@ def _here(
         "policy": name,
         "origin": made_by,
         "fingerprint": locate.fingerprint(name, revision),
-        "chat_template_kwargs": _template_arguments(loaded, options),
-        "dtype": str(loaded.model.dtype) if loaded else options.get("dtype", "auto"),
+        **_loaded_as(loaded, name, options),
         "items_per_batch": group,
         **asdict(sampling),
     }
@@ -258,11 +257,25 @@ def _here(
     return _sampled(read.candidates, len(expected), keep=keep, resumed=resumed)
 
 
-def _template_arguments(loaded: Policy | None, options: Mapping[str, Any]) -> Any:
+def _loaded_as(loaded: Policy | None, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """How a policy is loaded, where that changes its answers; the same for a name and what it names."""
     if loaded is not None:
-        return dict(loaded.chat_template_kwargs)
-    given = options.get("chat_template_kwargs")
-    return None if given is None else dict(given)
+        return {
+            "chat_template_kwargs": dict(loaded.chat_template_kwargs),
+            "dtype": str(loaded.model.dtype).removeprefix("torch."),
+        }
+    kwargs = options.get("chat_template_kwargs")
+    if kwargs is None:
+        revision = options.get("revision")
+        folder = locate.folder_of(name, revision)
+        adapter = locate.is_adapter(name, revision)
+        mark = locate.base_of_adapter(folder) if adapter else locate.mark_in(folder)
+        kwargs = mark.chat_template_kwargs if mark else {}
+    device = options.get("device") or default_device()
+    return {
+        "chat_template_kwargs": dict(kwargs),
+        "dtype": dtype_on(device, options.get("dtype", "auto")),
+    }
 
 
 def _answered(
