@@ -21,8 +21,9 @@ from xyreward.errors import JudgeError, StoreError
 from xyreward.items import Item
 from xyreward.judges import load_judge
 from xyreward.judges.anthropic import AnthropicEndpoint
+from xyreward.judges.asking import FIRST_ALONE_FROM
 from xyreward.judges.calls import Call, JudgeStopped, Reply
-from xyreward.judges.model import FIRST_ALONE_FROM, ModelJudge
+from xyreward.judges.model import ModelJudge
 from xyreward.loading import load_items
 from xyreward.scoring import ascore, score
 from xyreward.store import VerdictStore

@@ -395,7 +395,7 @@ def prune(
 def _load_all(names: Sequence[str], options: Mapping[str, Any]) -> list[Judge]:
     """Judges with those of the options that each takes, and one bill."""
     from xyreward.judges import load_judge, options_of
-    from xyreward.judges.model import new_run
+    from xyreward.judges.asking import new_run
 
     taken = {name: options_of(name) for name in names}
     if unused := [option for option in options if not any(option in of for of in taken.values())]:

@@ -6,6 +6,7 @@ training (TRL's trainers, see `recipes/`); judging (`judges/`).
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,6 +76,13 @@ def bf16_is_fast(device: str) -> bool:
     return False
 
 
+def dtype_on(device: str, dtype: str = "auto") -> str:
+    """The type of weights that `load_policy` takes there: `auto` is bfloat16 on a CUDA device that has it."""
+    if dtype != "auto":
+        return dtype
+    return "bfloat16" if device.startswith("cuda") and bf16_is_fast("cuda") else "float32"
+
+
 @dataclass
 class Policy(ChatTokenizer):
     """A causal language model with its tokenizer. Methods put it in evaluation mode and keep no state."""
@@ -100,35 +108,98 @@ class Policy(ChatTokenizer):
         Returns:
             N answers, in order.
         """
-        import torch
-
         ids = [self.prompt_ids(messages) for messages in prompts]
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
         answers: list[Answer | None] = [None] * len(ids)
-        end = _end_tokens(self.model, self.tokenizer)
         self.model.eval()
         if progress:
             progress(0)
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
-            width = max(len(ids[i]) for i in rows)
-            pad = self._pad_id()
-            batch = torch.tensor([[pad] * (width - len(ids[i])) + ids[i] for i in rows])
-            mask = torch.tensor([[0] * (width - len(ids[i])) + [1] * len(ids[i]) for i in rows])
-            with torch.inference_mode():
-                out = self.model.generate(
-                    input_ids=batch.to(self.model.device),
-                    attention_mask=mask.to(self.model.device),
-                    generation_config=_greedy(max_new_tokens, pad, sorted(end)),
-                )
-            for i, row in zip(rows, out[:, width:].tolist(), strict=True):
-                length = next((n for n, token in enumerate(row) if token in end), len(row))
-                text = self.tokenizer.decode(row[:length], skip_special_tokens=True)
-                text = self._opened_thinking(ids[i]) + text
-                answers[i] = Answer(visible(text), length, truncated=length == len(row))
+            for i, answer in zip(
+                rows, self._generate([ids[i] for i in rows], max_new_tokens), strict=True
+            ):
+                answers[i] = answer
             if progress:
                 progress(len(rows))
         return [answer for answer in answers if answer is not None]
+
+    def sample(
+        self,
+        prompts: Sequence[Messages],
+        *,
+        seeds: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+    ) -> list[list[Answer]]:
+        """Answer each prompt several times, at random, all in one batch.
+
+        Every answer has a seed and random numbers of its own, so it depends neither on the other rows
+        of the batch nor on torch's generators, which are left as they are. What is not covered is
+        rounding: with other rows beside it a prompt may be padded to another length, whereby logits
+        change in their last digits, and then a token that was drawn at the very border of two may
+        be the other. The same prompts and seeds on the same machine give the same answers.
+
+        Args:
+            prompts: N conversations that end with the user's turn.
+            seeds: N lists, one seed in [0, 2**63) for each answer wanted to that prompt.
+            max_new_tokens: an answer is cut there and marked `truncated`.
+            temperature: > 0. Logits are divided by it; below 1 likely tokens become likelier.
+            top_p: in (0, 1]. Only the likeliest tokens that together have this probability are drawn.
+
+        Returns:
+            N lists of answers, as many as there are seeds.
+
+        Raises:
+            ConfigError: a temperature or top_p outside its range.
+        """
+        if not 0 < temperature < math.inf:
+            raise ConfigError(f"temperature is {temperature}, expected above 0; answer() is greedy")
+        if not 0 < top_p <= 1:
+            raise ConfigError(f"top_p is {top_p}, expected in (0, 1]")
+        rows = [
+            ids
+            for messages, several in zip(prompts, seeds, strict=True)
+            for ids in [self.prompt_ids(messages)] * len(several)
+        ]
+        if not rows:
+            return [[] for _ in prompts]
+        self.model.eval()
+        draws = _Draws(
+            [seed for several in seeds for seed in several],
+            max_new_tokens,
+            temperature,
+            top_p,
+            width=max(map(len, rows)),
+        )
+        answers = iter(self._generate(rows, max_new_tokens, draws))
+        return [[next(answers) for _ in several] for several in seeds]
+
+    def _generate(
+        self, ids: Sequence[list[int]], max_new_tokens: int, draws: _Draws | None = None
+    ) -> list[Answer]:
+        """Answers to a batch of prompts: the likeliest tokens, or those that are drawn."""
+        import torch
+
+        end = _end_tokens(self.model, self.tokenizer)
+        width, pad = max(map(len, ids)), self._pad_id()
+        batch = torch.tensor([[pad] * (width - len(row)) + row for row in ids])
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in ids])
+        with torch.inference_mode():
+            out = self.model.generate(
+                input_ids=batch.to(self.model.device),
+                attention_mask=mask.to(self.model.device),
+                generation_config=_greedy(max_new_tokens, pad, sorted(end)),
+                logits_processor=None if draws is None else [draws],
+            )
+        answers = []
+        for prompt, row in zip(ids, out[:, width:].tolist(), strict=True):
+            length = next((n for n, token in enumerate(row) if token in end), len(row))
+            text = self.tokenizer.decode(row[:length], skip_special_tokens=True)
+            text = self._opened_thinking(prompt) + text
+            answers.append(Answer(visible(text), length, truncated=length == len(row)))
+        return answers
 
     def log_probs(
         self,
@@ -277,8 +348,7 @@ def load_policy(
             f"loading a model needs {error.name}: pip install 'xyreward[local]'"
         ) from None
     device = device or default_device()
-    if dtype == "auto":
-        dtype = "bfloat16" if device.startswith("cuda") and bf16_is_fast("cuda") else "float32"
+    dtype = dtype_on(device, dtype)
     adapter = is_adapter(name, revision)
     folder = folder_of(name, revision)
     base = base_of_adapter(folder) if adapter else None
@@ -353,6 +423,45 @@ def _greedy(max_new_tokens: int, pad: int, end: list[int]) -> Any:
         pad_token_id=pad,
         eos_token_id=end,
     )
+
+
+class _Draws:
+    """A processor of logits that leaves one token to each row: the one that its random number falls on.
+
+    transformers samples with torch's global generator, for the whole batch at once, so that what a row
+    draws depends on all rows. Here each row has its numbers from a generator of its own, one for each
+    token, and greedy search can only take what they point at in the cumulated distribution.
+    """
+
+    def __init__(
+        self, seeds: Sequence[int], tokens: int, temperature: float, top_p: float, *, width: int
+    ) -> None:
+        import torch
+
+        # On the CPU whatever the model's device: generators of different devices differ.
+        self._numbers = torch.stack(
+            [torch.rand(tokens, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+        )
+        self._temperature = temperature
+        self._top_p = top_p
+        self._width = width
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        import torch
+
+        number = self._numbers[:, input_ids.shape[1] - self._width].to(scores.device)[:, None]
+        p = (scores.float() / self._temperature).softmax(-1)
+        if self._top_p < 1:
+            p, order = p.sort(dim=-1, descending=True, stable=True)
+            # A token stays while those before it have less than top_p; the first one always does.
+            p = p.masked_fill(p.cumsum(-1) - p >= self._top_p, 0.0)
+        up_to = p.cumsum(-1)
+        # Of the sum as it was rounded, so that the last token is not beyond it; a token without
+        # probability adds nothing to the sum and is never the first above the number.
+        drawn = (up_to > number * up_to[:, -1:]).to(torch.uint8).argmax(-1, keepdim=True)
+        if self._top_p < 1:
+            drawn = order.gather(-1, drawn)
+        return torch.full_like(scores, -math.inf).scatter(-1, drawn, 0.0)
 
 
 def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:

@@ -112,28 +112,32 @@ class Grounding:
 def verdict_call(item: Item, grounding: Grounding, answer: str) -> Call:
     """Ask for the labels of one answer. `grounding.kind` decides which rubric is used."""
     kind = grounding.kind
-    parts = [*_query(item), Part("stated-request", grounding.stated_request)]
-    if kind == "xy":
-        parts.append(Part("intended-request", grounding.intended_request))
-        if grounding.misconception.strip():
-            parts.append(Part("misconception", grounding.misconception))
-    parts += _numbered("stated-solutions", grounding.stated_solutions)
-    if kind == "xy":
-        parts += _numbered("intended-solutions", grounding.intended_solutions)
-    parts.append(Part("answer", answer))
-    note = "The notes were inferred from the query by a model.\n\n" if grounding.inferred else ""
     return Call(
         prefix=prefix(kind),
-        text=f"{note}{fence(parts)}\n\n{_ASK_VERDICT}",
+        text=f"{fenced(item, grounding, Part('answer', answer))}\n\n{_ASK_VERDICT}",
         schema=verdict_schema(kind),
         max_tokens=VERDICT_TOKENS,
     )
 
 
+def fenced(item: Item, grounding: Grounding, *answers: Part) -> str:
+    """An item as a model is shown it: query, notes and answers, each as data between marks."""
+    parts = [*_query(item), Part("stated-request", grounding.stated_request)]
+    if grounding.kind == "xy":
+        parts.append(Part("intended-request", grounding.intended_request))
+        if grounding.misconception.strip():
+            parts.append(Part("misconception", grounding.misconception))
+    parts += _numbered("stated-solutions", grounding.stated_solutions)
+    if grounding.kind == "xy":
+        parts += _numbered("intended-solutions", grounding.intended_solutions)
+    note = "The notes were inferred from the query by a model.\n\n" if grounding.inferred else ""
+    return note + fence([*parts, *answers])
+
+
 def grounding_call(item: Item) -> Call:
     """Ask what the query is after. It sees the query only, so that no answer can colour it."""
     return Call(
-        prefix=_prompt("grounding.md"),
+        prefix=prompt("grounding.md"),
         text=f"{fence(_query(item))}\n\n{_ASK_GROUNDING}",
         schema=grounding_schema(),
         max_tokens=VERDICT_TOKENS,
@@ -185,14 +189,14 @@ def _numbered(name: str, texts: Sequence[str]) -> list[Part]:
 @cache
 def verdict_schema(kind: ItemKind) -> Mapping[str, Any]:
     """JSON schema of a verdict. Reasons come before labels, since a model writes from left to right."""
-    suggestion = _object(
+    suggestion = object_schema(
         {
             "quote": {"type": "string"},
             "reason": {"type": "string"},
             "serves": {"type": "string", "enum": list(SERVES[kind])},
         }
     )
-    return _object(
+    return object_schema(
         {
             "suggestions": {"type": "array", "items": suggestion},
             "focus_reason": {"type": "string"},
@@ -208,7 +212,7 @@ def grounding_schema() -> Mapping[str, Any]:
     """JSON schema of an inferred grounding."""
     texts = {"type": "array", "items": {"type": "string"}}
     types: dict[str, Any] = {key: {"type": "string"} for key in GROUNDING_KEYS}
-    return _object(
+    return object_schema(
         {
             **types,
             "hidden_goal": {"type": "boolean"},
@@ -218,7 +222,8 @@ def grounding_schema() -> Mapping[str, Any]:
     )
 
 
-def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
+def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON schema of an object with just these members, all of them required."""
     return {
         "type": "object",
         "properties": dict(properties),
@@ -264,15 +269,21 @@ def read_grounding(reply: Reply) -> Grounding | ReadingProblem:
 
 
 @cache
-def _prompt(name: str) -> str:
+def prompt(name: str) -> str:
+    """The text of a file of `prompts/`."""
     return resources.files("xyreward").joinpath("prompts", name).read_text("utf-8")
 
 
 @cache
 def prefix(kind: ItemKind) -> str:
     """Instructions and worked examples for items of this kind."""
-    text = _prompt(f"{kind}.md") + _prompt(f"{kind}_examples.md")
-    return text.replace("<<common>>", _prompt("common.md").strip())
+    text = prompt(f"{kind}.md") + prompt(f"{kind}_examples.md")
+    return text.replace("<<common>>", prompt("common.md").strip())
+
+
+def as_told(call: Call) -> tuple[str, str, Mapping[str, Any], int]:
+    """What a call tells a model, for the hash of a version."""
+    return call.prefix, call.text, call.schema, call.max_tokens
 
 
 @cache
@@ -289,8 +300,8 @@ def rubric_version() -> str:
         Grounding("s", "s"),
     ):
         call = verdict_call(item, grounding, "<a>")
-        told += [dataclasses.astuple(call), dataclasses.astuple(reask_call(call, ["c"]))]
-    told.append(dataclasses.astuple(grounding_call(item)))
+        told += [as_told(call), as_told(reask_call(call, ["c"]))]
+    told.append(as_told(grounding_call(item)))
     digest = hashlib.sha256(json.dumps(told).encode("ascii")).hexdigest()
     return f"{RUBRIC}-{digest[:12]}"
 

@@ -32,8 +32,9 @@ from pydantic import ValidationError
 from xyreward.errors import DataError, JudgeError, RunFolderError
 from xyreward.items import Item, items_hash
 from xyreward.judges import Judge
+from xyreward.judges.asking import Estimate
 from xyreward.judges.calls import JudgeStopped
-from xyreward.judges.model import Estimate, ModelJudge
+from xyreward.judges.model import ModelJudge
 from xyreward.judges.panel import model_judges
 from xyreward.reward import Reward
 from xyreward.scoring import Score, ascore

@@ -24,6 +24,7 @@ from xyreward.items import Item
 from xyreward.verdict import JudgeFailure, Verdict
 
 if TYPE_CHECKING:
+    from xyreward.judges.asking import ModelAsker
     from xyreward.prices import Prices
     from xyreward.store import VerdictStore
 
@@ -179,7 +180,7 @@ def _members(names: str) -> list[str]:
 
 
 def _panel(members: str, given: Mapping[str, Any]) -> Judge:
-    from xyreward.judges.model import new_run
+    from xyreward.judges.asking import new_run
     from xyreward.judges.panel import PanelJudge
 
     # One bill: a budget of 5 dollars is not 5 dollars for each member.
@@ -196,18 +197,8 @@ def _model_judge(judge: str, given: Mapping[str, Any]) -> Judge:
     from xyreward.dispatch import Limits
     from xyreward.judges.model import ModelJudge
 
-    scheme, _, rest = judge.partition(":")
     limits = set(Limits.__dataclass_fields__)
-    of_its = {name: value for name, value in given.items() if name in _OF_ENDPOINTS[scheme]}
-    endpoint: Any
-    if scheme == "anthropic":
-        from xyreward.judges.anthropic import DEFAULT_MODEL, AnthropicEndpoint
-
-        endpoint = AnthropicEndpoint(rest or DEFAULT_MODEL, **of_its)
-    else:
-        from xyreward.judges.chat import ChatEndpoint
-
-        endpoint = ChatEndpoint.from_name(rest, **of_its)
+    endpoint = _endpoint(judge, given)
     kind: type[ModelJudge] = ModelJudge
     if given.get("batches"):
         from xyreward.judges.batch_judge import BatchJudge
@@ -217,6 +208,52 @@ def _model_judge(judge: str, given: Mapping[str, Any]) -> Judge:
         endpoint,
         limits=Limits(**{name: value for name, value in given.items() if name in limits}),
         **{name: value for name, value in given.items() if name in _OF_JUDGE},
+    )
+
+
+def _endpoint(name: str, given: Mapping[str, Any]) -> Any:
+    scheme, _, rest = name.partition(":")
+    of_its = {k: value for k, value in given.items() if k in _OF_ENDPOINTS[scheme]}
+    if scheme == "anthropic":
+        from xyreward.judges.anthropic import DEFAULT_MODEL, AnthropicEndpoint
+
+        return AnthropicEndpoint(rest or DEFAULT_MODEL, **of_its)
+    from xyreward.judges.chat import ChatEndpoint
+
+    return ChatEndpoint.from_name(rest, top_p=given.get("top_p"), **of_its)
+
+
+def load_asker(name: str, **options: Any) -> ModelAsker:
+    """A model that is asked for other things than verdicts: to answer, to write (`pairs/`).
+
+    Args:
+        name: `anthropic:<model>` or `chat:<model>@<base_url>`.
+        options: as `load_judge` takes them with this name, but for `votes` and `batches`; and `top_p`
+            for `chat:`.
+
+    Raises:
+        JudgeError: another kind of name, an unknown or impossible option.
+        ConfigError: an impossible limit, or a malformed price file.
+    """
+    from xyreward.dispatch import Limits
+    from xyreward.judges.asking import ModelAsker
+
+    scheme, _, rest = name.partition(":")
+    if scheme not in _OF_ENDPOINTS or (scheme == "chat" and not rest):
+        raise JudgeError(
+            f"{name!r} is no model that can be asked; expected anthropic:<model> or "
+            "chat:<model>@<base_url>"
+        )
+    known = (options_of(name) | ({"top_p"} if scheme == "chat" else set())) - {"votes", "batches"}
+    if strange := sorted(set(options) - known):
+        raise JudgeError(
+            f"{name!r} has no option {', '.join(strange)}; known are {', '.join(sorted(known))}"
+        )
+    limits = set(Limits.__dataclass_fields__)
+    return ModelAsker(
+        _endpoint(name, options),
+        limits=Limits(**{k: value for k, value in options.items() if k in limits}),
+        **{k: value for k, value in options.items() if k in _OF_JUDGE - {"votes"}},
     )
 
 

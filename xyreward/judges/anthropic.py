@@ -195,7 +195,10 @@ class AnthropicEndpoint:
         body: dict[str, Any] = {
             "model": self._model,
             "max_tokens": self._max_tokens or call.max_tokens,
-            "messages": [{"role": "user", "content": call.text}],
+            "messages": [
+                *({"role": role, "content": text} for role, text in call.turns),
+                {"role": "user", "content": call.text},
+            ],
         }
         if call.prefix:
             # The marker ends what all calls share. The API's automatic one would sit behind the
@@ -215,6 +218,8 @@ class AnthropicEndpoint:
 
     def _encoded(self, call: Call, schema: SchemaMode) -> str:
         """`_body` as JSON; what surrounds the text, most of it, is encoded once."""
+        if call.turns:
+            return _json(self._body(call, schema))
         key = call.prefix, call.max_tokens, schema
         known = self._around.get(key)
         if known is None or known[0] is not call.schema:

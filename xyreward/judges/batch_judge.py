@@ -20,9 +20,10 @@ from typing import Any
 from xyreward import rubric
 from xyreward.errors import JudgeError
 from xyreward.judges.anthropic import AnthropicEndpoint
+from xyreward.judges.asking import ASK_AGAIN, Question, total
 from xyreward.judges.batches import BatchLimits, BatchReport, BatchRequest, MessageBatches
 from xyreward.judges.calls import Call, Reply
-from xyreward.judges.model import ASK_AGAIN, ModelJudge, Question, read, total
+from xyreward.judges.model import JudgeQuestion, ModelJudge, read
 from xyreward.reading import ReadingProblem
 from xyreward.store import BatchRow, StoredVerdict
 from xyreward.verdict import JudgeFailure, Usage
@@ -144,6 +145,7 @@ class BatchJudge(ModelJudge):
     ) -> Iterable[BatchRequest]:
         for key, call in calls.items():
             question = questions[key]
+            assert isinstance(question, JudgeQuestion)
             before = asked.get(key) or _Asked()
             worst = self._worst(call)
             memo = {

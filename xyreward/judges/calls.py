@@ -63,12 +63,20 @@ class Call:
     schema: Mapping[str, Any]
     """JSON schema of the reply. Sent where the endpoint has structured output. Never changed later."""
     max_tokens: int = 4096
+    turns: tuple[tuple[Literal["user", "assistant"], str], ...] = ()
+    """What was said between `prefix` and `text`: for a policy that is to answer a conversation."""
+    seed: int | None = None
+    """Of sampling, where an endpoint takes one. None: the server's own."""
 
     @property
     def hash(self) -> str:
         """sha256 of everything above, as 64 hex digits."""
         schema = _hash_of_schema(_Same(self.schema))
         parts = [_hash_of_prefix(self.prefix), schema, _hash(self.text), str(self.max_tokens)]
+        if (
+            self.turns or self.seed is not None
+        ):  # no judge's call has them, and those keep their hash
+            parts.append(_hash(json.dumps([self.turns, self.seed])))
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 

@@ -53,6 +53,7 @@ class ChatEndpoint:
         model: as the server names it (`GET /v1/models`).
         base_url: with or without /v1.
         temperature: None: the server's default.
+        top_p: likewise.
         max_tokens: in place of the limit that a call brings.
         api_key: default: XYREWARD_CHAT_KEY, else OPENAI_API_KEY. The latter is not sent to another
             machine without https. On this machine none is needed.
@@ -69,6 +70,7 @@ class ChatEndpoint:
         base_url: str,
         *,
         temperature: float | None = None,
+        top_p: float | None = None,
         max_tokens: int | None = None,
         api_key: str | None = None,
         schema: Literal["auto", "json_schema", "plain"] = "auto",
@@ -77,6 +79,8 @@ class ChatEndpoint:
             raise JudgeError(f"model is {model!r}, expected a name of GET {base_url!r:.200}/models")
         if temperature is not None and not 0 <= temperature <= 2:
             raise JudgeError(f"temperature is {temperature!r}, expected a number in [0, 2]")
+        if top_p is not None and not 0 < top_p <= 1:
+            raise JudgeError(f"top_p is {top_p!r}, expected a number in (0, 1]")
         if schema not in ("auto", "json_schema", "plain"):
             raise JudgeError(f"schema is {schema!r}, expected auto, json_schema or plain")
         if max_tokens is not None and max_tokens < 1:
@@ -85,6 +89,7 @@ class ChatEndpoint:
         self._base_url = check_url(base_url)
         self._root = api_root(self._base_url)
         self._temperature = temperature
+        self._top_p = top_p
         self._max_tokens = max_tokens
         self._api_key = api_key
         self._schema: SchemaMode | None = schema if schema != "auto" else None
@@ -154,12 +159,14 @@ class ChatEndpoint:
         return self._parameters("json_schema"), self._parameters("plain")
 
     def _parameters(self, schema: SchemaMode) -> Mapping[str, Any]:
-        return {
+        parameters = {
             "api": "chat",
             "temperature": self._temperature,
             "max_tokens": self._max_tokens,
             "schema": schema,
         }
+        # Left out where it is not set, so that verdicts from before there was a top_p keep their keys.
+        return parameters if self._top_p is None else {**parameters, "top_p": self._top_p}
 
     def __repr__(self) -> str:
         return f"ChatEndpoint({self._model!r}, {self._base_url!r})"
@@ -171,7 +178,8 @@ class ChatEndpoint:
         return self._body(call, self.parameters["schema"])
 
     def _body(self, call: Call, schema: SchemaMode) -> dict[str, Any]:
-        messages = [{"role": "user", "content": call.text}]
+        messages = [{"role": role, "content": text} for role, text in call.turns]
+        messages.append({"role": "user", "content": call.text})
         if call.prefix:
             messages.insert(0, {"role": "system", "content": call.prefix})
         body: dict[str, Any] = {
@@ -181,6 +189,10 @@ class ChatEndpoint:
         }
         if self._temperature is not None:
             body["temperature"] = self._temperature
+        if self._top_p is not None:
+            body["top_p"] = self._top_p
+        if call.seed is not None:
+            body["seed"] = call.seed
         if schema == "json_schema":
             form = {"name": "reply", "schema": call.schema, "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": form}

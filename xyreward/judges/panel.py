@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from xyreward.errors import JudgeError
 from xyreward.items import Item
 from xyreward.judges import Judge
-from xyreward.judges.model import Estimate, ModelJudge
+from xyreward.judges.asking import Estimate
+from xyreward.judges.model import ModelJudge
 from xyreward.judges.votes import Outcome, combine
 from xyreward.verdict import JudgeFailure
 

@@ -44,7 +44,9 @@ from xyreward.store.ledger import Ledger
 from xyreward.store.owners import Presence
 from xyreward.verdict import Usage
 
-RecordKind = Literal["verdict", "grounding"]
+RecordKind = Literal["verdict", "grounding", "completion", "comparison"]
+"""Labels of an answer; what a bare query is after; a text that a model wrote (`pairs/sampling.py`,
+`pairs/contrastive.py`); which of two answers a judge prefers (`pairs/order.py`)."""
 RECORD_KINDS: tuple[RecordKind, ...] = get_args(RecordKind)
 
 COLUMNS = (

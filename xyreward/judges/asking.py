@@ -1,0 +1,610 @@
+"""Asking a model: each question paid for once and remembered.
+
+    question -> store -> (not there) claim -> reserve its worst cost -> send -> read -> store
+
+A judge's verdicts are asked for like this (`judges/model.py`), and so is whatever else a model is asked:
+answers of a policy behind an API, contrastive answers, which of two answers is better (`pairs/`).
+
+Not here: what is asked and how a reply is read (each `Question` brings both), how often and how fast
+calls are sent (`dispatch.py`), where replies and the bill are kept (`store/`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+import os
+import random
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+from xyreward.dispatch import Dispatcher, Limits
+from xyreward.errors import JudgeError
+from xyreward.judges.calls import Call, CallError, Endpoint, JudgeStopped, Reply
+from xyreward.prices import Prices
+from xyreward.reading import ReadingProblem
+from xyreward.rubric import estimate_tokens
+from xyreward.store import StoredVerdict, VerdictStore, store_path
+from xyreward.store.verdicts import RecordKind
+from xyreward.verdict import FailureKind, JudgeFailure, Usage
+
+ASK_AGAIN: frozenset[FailureKind] = frozenset({"unparseable", "off_menu", "inconsistent"})
+"""Problems of a reply after which the judge is asked once more. A refusal or a truncated reply would
+only come again."""
+
+FIRST_ALONE_FROM = 16
+"""From so many calls on, the first is sent alone: it finds a wrong key before 64 calls do, and it writes
+the prompt cache that all the others read."""
+
+
+@dataclass(slots=True)
+class JudgeStats:
+    """What a judge did in this process until now, for progress bars and closing lines."""
+
+    decided: int = 0
+    """Distinct questions with a verdict or a failure."""
+    from_store: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
+    """By kind of failure."""
+    calls: int = 0
+    """Replies received, second askings and groundings included."""
+    usage: Usage = field(default_factory=Usage)
+    cost_usd: float = 0.0
+    """Of replies whose price is known."""
+    unpriced_calls: int = 0
+    lost_calls: int = 0
+    """Sendings without a reply that the server may charge for."""
+    possibly_usd: float = 0.0
+    """Upper bound of what those may cost on top."""
+    latencies: deque[float] = field(default_factory=lambda: deque(maxlen=10_000))
+    """Seconds from sending to reply, of the latest replies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What judging would take, by offline estimates of tokens. Nothing was sent for it."""
+
+    questions: int
+    """Distinct ones, votes included."""
+    in_store: int
+    calls: int
+    """Still to be paid for. A few will be asked twice."""
+    input_tokens: int
+    """Shared prefix included, whether or not it comes from the prompt cache."""
+    output_tokens: int
+    cost_usd: float | None
+    """Expected, with the prefix from the prompt cache; None where the price is unknown."""
+    worst_usd: float | None
+    """If every reply used all of its tokens and nothing came from the prompt cache."""
+    minutes: float | None
+    """At the given limits per minute; None without any, since latency is not known beforehand."""
+
+    def __add__(self, other: Estimate) -> Estimate:
+        return Estimate(
+            self.questions + other.questions,
+            self.in_store + other.in_store,
+            self.calls + other.calls,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            total(self.cost_usd, other.cost_usd),
+            total(self.worst_usd, other.worst_usd),
+            total(self.minutes, other.minutes),
+        )
+
+    def __str__(self) -> str:
+        cost = "unknown (no price)" if self.cost_usd is None else f"about {self.cost_usd:.2f}"
+        worst = "" if self.worst_usd is None else f", at most {self.worst_usd:.2f}"
+        minutes = "" if self.minutes is None else f"; {self.minutes:.0f} minutes at these limits"
+        return (
+            f"{self.calls} calls to make, {self.in_store} verdicts in the store; about "
+            f"{self.input_tokens:,} input and {self.output_tokens:,} output tokens; US dollars: {cost}"
+            f"{worst}{minutes}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One distinct thing to ask, and what its answer is remembered under."""
+
+    key: str
+    call: Call
+    identity: Mapping[str, str]
+    record: RecordKind
+    """What the store calls it."""
+    read: Callable[[Reply], Mapping[str, Any] | ReadingProblem]
+    """What is to be remembered of a reply, as JSON has it; or why the reply cannot be used."""
+    again: Callable[[Call, Sequence[str]], Call]
+    """The call to ask once more with, from the first one and `ReadingProblem.complaints`."""
+    output_tokens: int
+    """Of a usual reply; what estimates of a bill assume."""
+
+
+Q = TypeVar("Q", bound=Question)
+
+# Not the module's generator: waiting must not shift the random numbers of a seeded training.
+_RANDOM = random.Random()  # noqa: S311
+
+
+class ModelAsker:
+    """Asks one model, within a budget, and remembers what it said.
+
+    May be used from several event loops and threads, and by several processes on one store.
+    """
+
+    in_batches = False
+    """Whether questions travel in Message Batches (`judges/batch_judge.py`), at their prices."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        store: VerdictStore | str | os.PathLike[str] | None = None,
+        limits: Limits | None = None,
+        budget_usd: float | None = None,
+        run: str | None = None,
+        prices: Prices | None = None,
+    ) -> None:
+        """Nothing is opened or sent yet.
+
+        Args:
+            endpoint: where calls are sent.
+            store: a store or its path. None: XYREWARD_STORE, or a file in the user's cache folder.
+            limits: concurrency, rates and deadlines.
+            budget_usd: hard cap on what the run may cost, over all processes with the same `run`.
+            run: whose bill it is. None: XYREWARD_RUN, or TORCHELASTIC_RUN_ID where torchrun set it, or
+                a name of this object alone.
+            prices: None: those of the package and of XYREWARD_PRICES.
+
+        Raises:
+            JudgeError: the budget is no positive number, or there is a budget and no price.
+            ConfigError: a price file is malformed.
+        """
+        self.endpoint = endpoint
+        self.stats = JudgeStats()
+        self.on_outcome: Callable[[], object] | None = None
+        """Called after each decided question, in the thread that asks; for progress bars."""
+        self.prices = prices or Prices.load()
+        if budget_usd is not None:
+            self._check_budget(budget_usd)
+        self.budget_usd = budget_usd
+        self.run = run or new_run(endpoint.name)
+        self.dispatcher = Dispatcher(limits)
+        self._store = store
+        self._fixed_sizes: dict[str, int] = {}
+
+    def beside(self) -> ModelAsker:
+        """Another one of the same model, store, limits, budget and bill: to ask it other things.
+
+        Its calls go out one by one even where this one's travel in batches.
+        """
+        return ModelAsker(
+            self.endpoint,
+            store=self.__dict__.get("store", self._store),  # the same connection, where it is open
+            limits=self.dispatcher.limits,
+            budget_usd=self.budget_usd,
+            run=self.run,
+            prices=self.prices,
+        )
+
+    def _check_budget(self, budget_usd: float) -> None:
+        number = isinstance(budget_usd, int | float) and not isinstance(budget_usd, bool)
+        if not number or not 0 < budget_usd < math.inf:
+            raise JudgeError(f"budget_usd is {budget_usd!r}, expected dollars above 0")
+        if self.prices.worst_case(1, 1, self.endpoint.name, batch=self.in_batches) is None:
+            raise JudgeError(
+                f"budget_usd is {budget_usd:g}, but the price of {self.endpoint.name} is unknown, so "
+                "nobody could say when it is reached; give the price in a file named by "
+                "XYREWARD_PRICES (docs/cost.md shows one), or leave the budget out"
+            )
+
+    @property
+    def name(self) -> str:
+        """As `load_judge` takes it."""
+        return self.endpoint.name
+
+    @cached_property
+    def name_without_url(self) -> str:
+        """The name as it goes into records and provenance: a changed port must not empty the store."""
+        return self.endpoint.name.partition("@")[0]
+
+    @cached_property
+    def store(self) -> VerdictStore:
+        """Where verdicts and the bill are kept; opened at the first use.
+
+        Raises:
+            StoreError: it cannot be used; says what to do.
+        """
+        if isinstance(self._store, VerdictStore):
+            return self._store
+        return VerdictStore.open(self._store)
+
+    @property
+    def _has_store(self) -> bool:
+        return isinstance(self._store, VerdictStore) or store_path(self._store).exists()
+
+    def check_ready(self) -> None:
+        """Find what would stop all calls, without one: the store, the key.
+
+        Raises:
+            JudgeError, StoreError: something is missing; says what to do.
+        """
+        _ = self.store
+        self.endpoint.check_key()
+
+    def asked_of(self, parameters: Mapping[str, Any]) -> str:
+        """Whom a question is put to, as it goes into its key: model and parameters."""
+        return _canonical([parameters, self.endpoint.model])
+
+    @staticmethod
+    def key(call: Call, number: int, asked_of: str) -> str:
+        """The key of a question in the store; `number` tells repetitions of one call apart."""
+        return hashlib.sha256(f"{call.hash} {number} {asked_of}".encode()).hexdigest()
+
+    # ---------------------------------------------------------------- how it is decided
+
+    async def decide(
+        self, ask: Callable[[Mapping[str, Any]], list[Q]]
+    ) -> list[tuple[Q, StoredVerdict | JudgeFailure, bool]]:
+        """Every question with what came of it, and whether it was paid for here and now.
+
+        `ask` makes the questions for given endpoint parameters. Where these are not settled yet (does
+        the server know structured output?), the store is searched for each possibility first: a full
+        store needs no server.
+
+        Raises:
+            JudgeStopped: no call can succeed (wrong key, unknown model, spent limit). What was paid for
+                until then is in the store.
+            StoreError: the store cannot be used.
+        """
+        questions, found = await self._search(ask)
+        missing: deque[Question] = deque(
+            {q.key: q for q in questions if q.key not in found}.values()
+        )
+        self.stats.from_store += len(found)
+        self._tick(len(found))
+        here: dict[str, StoredVerdict | JudgeFailure] = {}
+        if missing:
+            await self._ask_all(missing, here, found)
+        results = []
+        for question in questions:
+            key = question.key
+            # The second of two equal questions is free, so that costs can be summed over verdicts.
+            paid = key in here
+            results.append((question, here.pop(key) if paid else found[key], paid))
+            if paid:
+                found[key] = results[-1][1]
+        return results
+
+    async def _search(
+        self, ask: Callable[[Mapping[str, Any]], list[Q]]
+    ) -> tuple[list[Q], dict[str, Any]]:
+        if not self.endpoint.settled:
+            for parameters in self.endpoint.possible_parameters:
+                questions = ask(parameters)
+                found = self._stored(questions)
+                if len(found) == len({q.key for q in questions}):
+                    return questions, found
+            try:
+                usage = await self.endpoint.settle()
+            except CallError as error:
+                raise JudgeStopped(
+                    f"{self.name}: no answer to a first small request: {error}"
+                ) from error
+            if usage != Usage():  # asking for the list of models is free
+                self._book(Reply("", usage))
+        questions = ask(self.endpoint.parameters)
+        return questions, self._stored(questions)
+
+    def _stored(self, questions: Iterable[Q]) -> dict[str, Any]:
+        identities = {q.key: q.identity for q in questions}
+        return dict(self.store.get_many(identities, identities))
+
+    async def _ask_all(
+        self,
+        todo: deque[Question],
+        here: dict[str, StoredVerdict | JudgeFailure],
+        found: dict[str, Any],
+    ) -> None:
+        """Decide all of `todo`: into `here` what was asked for here, into `found` what others paid."""
+        deadline = self.dispatcher.batch_deadline()
+        elsewhere: deque[Question] = deque()
+
+        async def one(question: Question) -> None:
+            if not self.store.claim([question.key]):
+                # Another process is asking. Go on with what nobody asks for, and look again later.
+                elsewhere.append(question)
+                return
+            try:
+                here[question.key] = await self._ask(question, deadline)
+            finally:
+                self.store.release([question.key])
+            self._tick()
+
+        async def worker() -> None:
+            while todo:
+                await one(todo.popleft())
+            while elsewhere:
+                question = elsewhere.popleft()
+                record = await self.store.wait_for(question.key, question.identity)
+                if record is None:
+                    await one(question)
+                    continue
+                found[question.key] = record
+                self.stats.from_store += 1
+                self._tick()
+
+        if len(todo) >= FIRST_ALONE_FROM:
+            await one(todo.popleft())
+        workers = [
+            asyncio.create_task(worker())
+            for _ in range(min(len(todo), self.dispatcher.limits.concurrency_here))
+        ]
+        try:
+            await asyncio.gather(*workers)
+        except JudgeStopped:
+            # Nothing more is sent (the dispatcher sees to it), but replies that are on their way are
+            # paid for: let them arrive and be stored.
+            todo.clear()
+            elsewhere.clear()
+            await asyncio.gather(*workers, return_exceptions=True)
+            raise
+        finally:
+            for task in workers:
+                task.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _ask(
+        self, question: Question, deadline: float | None
+    ) -> StoredVerdict | JudgeFailure:
+        """Ask, and ask once more where the reply cannot be used."""
+        first = _Asking(self, question, question.call)
+        result = await first.run(deadline)
+        if isinstance(result, ReadingProblem) and result.kind in ASK_AGAIN:
+            call = question.call
+            if result.complaints:
+                call = question.again(call, result.complaints)
+            again = _Asking(self, question, call, before=first)
+            result = await again.run(deadline)
+            first = again
+        if isinstance(result, StoredVerdict):
+            return result
+        if isinstance(result, ReadingProblem):
+            result = JudgeFailure(result.kind, result.detail, first.raw_text)
+        failure = replace(result, usage=first.usage, cost_usd=first.cost_usd)
+        self.stats.failed[failure.kind] += 1
+        return failure
+
+    # ---------------------------------------------------------------- money
+
+    def estimate_of(self, ask: Callable[[Mapping[str, Any]], list[Q]]) -> Estimate:
+        """What asking these would take now, with what the store already has. See `decide` for `ask`.
+
+        Sends nothing, and makes no store where there is none.
+
+        Raises:
+            StoreError: the store cannot be used.
+        """
+        best: tuple[dict[str, Q], dict[str, Any]] = ({}, {})
+        for parameters in self.endpoint.possible_parameters:
+            questions = {q.key: q for q in ask(parameters)}
+            stored = self._stored(questions.values()) if self._has_store else {}
+            if not best[0] or len(stored) > len(best[1]):
+                best = questions, stored
+        questions, stored = best
+        return self._estimate(questions, [q for k, q in questions.items() if k not in stored])
+
+    def _estimate(self, questions: Mapping[str, Q], missing: Sequence[Q]) -> Estimate:
+        calls = [question.call for question in missing]
+        prefix = sum(estimate_tokens(call.prefix) for call in calls)
+        unique = sum(_estimate_unique(call) for call in calls)
+        output = sum(question.output_tokens for question in missing)
+        worst: float | None = 0.0
+        for call in calls:
+            one = self._worst(call)
+            worst = total(worst, one)
+        limits = self.dispatcher.limits
+        minutes = [
+            amount / rate
+            for amount, rate in (
+                (len(calls), limits.requests_per_minute),
+                (prefix + unique + output, limits.tokens_per_minute),
+            )
+            if rate is not None and not self.in_batches
+        ]
+        cost: float | None = 0.0
+        if calls:
+            cost = self.prices.expected(
+                self.name,
+                len(calls),
+                prefix_tokens=prefix // len(calls),
+                unique_tokens=unique // len(calls),
+                output_tokens=output // len(calls),
+                # Whether rows of a batch find the prefix cached is a matter of luck.
+                cached=not self.in_batches,
+                batch=self.in_batches,
+                cache_writes=1 if len(calls) >= FIRST_ALONE_FROM else limits.start_concurrency,
+            )
+        return Estimate(
+            questions=len(questions),
+            in_store=len(questions) - len(calls),
+            calls=len(calls),
+            input_tokens=prefix + unique,
+            output_tokens=output,
+            cost_usd=cost,
+            worst_usd=worst,
+            minutes=max(minutes, default=None),
+        )
+
+    def _worst(self, call: Call) -> float | None:
+        """Upper bound of one sending in dollars: a token has at least one byte."""
+        fixed = self._fixed_sizes.get(call.prefix)
+        if fixed is None:  # a prefix comes with one schema, and both with thousands of calls
+            fixed = _size(call.prefix) + _size(_canonical(call.schema))
+            self._fixed_sizes[call.prefix] = fixed
+        size = fixed + _size(call.text) + 500
+        limit = self.endpoint.possible_parameters[0].get("max_tokens") or call.max_tokens
+        return self.prices.worst_case(size, limit, self.name, batch=self.in_batches)
+
+    def _book(self, reply: Reply) -> float | None:
+        self.stats.calls += 1
+        self.stats.usage += reply.usage
+        cost = None
+        if reply.usage_reported:
+            cost = self.prices.cost(reply.usage, self.name, batch=self.in_batches)
+        if cost is None:
+            self.stats.unpriced_calls += 1
+        else:
+            self.stats.cost_usd += cost
+        return cost
+
+    def _of_budget(self, paid: float | None, worst: float | None) -> float | None:
+        """What counts against the budget: a server that does not say what it used, used all it could."""
+        return worst if paid is None and self.budget_usd is not None else paid
+
+    def _tick(self, n: int = 1) -> None:
+        self.stats.decided += n
+        if self.on_outcome is not None:
+            for _ in range(n):
+                self.on_outcome()
+
+
+class _Asking:
+    """One call on its way: reserves before each sending; books, reads and stores the reply.
+
+    All of that happens the moment a reply arrives (`received`), so that a run which is cancelled right
+    then has its verdict in the store and on the bill.
+    """
+
+    def __init__(
+        self, judge: ModelAsker, question: Question, call: Call, before: _Asking | None = None
+    ) -> None:
+        self._judge = judge
+        self._question = question
+        self._call = call
+        self._reservation: str | None = None
+        self._worst = judge._worst(call)
+        self.result: StoredVerdict | ReadingProblem | None = None
+        self.raw_text: str | None = before.raw_text if before else None
+        self.usage: Usage = before.usage if before else Usage()
+        self.cost_usd: float | None = before.cost_usd if before else 0.0
+        """Of this call and the one before it."""
+
+    async def run(self, deadline: float | None) -> StoredVerdict | ReadingProblem | JudgeFailure:
+        judge, call = self._judge, self._call
+        try:
+            await judge.dispatcher.run(
+                self._send,
+                tokens=estimate_tokens(call.prefix)
+                + _estimate_unique(call)
+                + self._question.output_tokens,
+                attempts=self,
+                deadline=deadline,
+            )
+        except CallError as error:
+            return JudgeFailure(error.kind, error.detail, self.raw_text)
+        assert self.result is not None
+        return self.result
+
+    async def _send(self, timeout: float) -> Reply:
+        start = time.perf_counter()
+        reply = await self._judge.endpoint.send(self._call, timeout=timeout)
+        self._judge.stats.latencies.append(time.perf_counter() - start)
+        return reply
+
+    def reserve(self) -> Awaitable[None] | None:
+        # A coroutine would be a task of its own for every call, and nearly none has to wait.
+        return None if self._reserved() else self._reserve_later()
+
+    def _reserved(self) -> bool:
+        judge = self._judge
+        ledger = judge.store.ledger
+        self._reservation = ledger.reserve(judge.run, self._worst, judge.budget_usd)
+        return self._reservation is not None
+
+    async def _reserve_later(self) -> None:
+        judge = self._judge
+        while True:
+            spent = judge.store.ledger.spent(judge.run)
+            if spent.reserved_usd == 0:
+                raise CallError(
+                    "over_budget",
+                    f"run {judge.run!r} has spent {spent.settled_usd:.4f} and possibly "
+                    f"{spent.possibly_usd:.4f} of {judge.budget_usd} US dollars, and this call may cost "
+                    f"{self._worst:.4f}; raise budget_usd and run again: what is judged is in the store",
+                    retry=False,
+                )
+            # What is reserved is the worst case. Most of it comes back when those calls end.
+            await asyncio.sleep(_RANDOM.uniform(0.1, 0.3))
+            if self._reserved():
+                return
+
+    def received(self, reply: Reply) -> None:
+        judge, question = self._judge, self._question
+        paid = judge._book(reply)
+        self.usage += reply.usage
+        self.cost_usd = total(self.cost_usd, paid)
+        self.raw_text = reply.text
+        found = question.read(reply)
+        if isinstance(found, ReadingProblem):
+            self.result = found
+            judge.store.ledger.settle(self._taken(), judge._of_budget(paid, self._worst))
+            return
+        self.result = StoredVerdict(
+            key=question.key,
+            kind=question.record,
+            identity=question.identity,
+            payload=_as_json(found),
+            raw_text=reply.text,
+            usage=self.usage,
+            cost_usd=self.cost_usd,
+            served_model=reply.model,
+            base_url=judge.endpoint.base_url,
+        )
+        judge.store.put(
+            self.result, reservation=self._taken(), paid_usd=judge._of_budget(paid, self._worst)
+        )
+
+    def released(self) -> None:
+        self._judge.store.ledger.release(self._taken())
+
+    def lost(self) -> None:
+        self._judge.stats.lost_calls += 1
+        self._judge.stats.possibly_usd += self._worst or 0.0
+        self._judge.store.ledger.lose(self._taken())
+
+    def _taken(self) -> str:
+        taken, self._reservation = self._reservation, None
+        assert taken is not None
+        return taken
+
+
+def total(a: float | None, b: float | None) -> float | None:
+    """The sum of two costs; unknown where one of them is."""
+    return None if a is None or b is None else a + b
+
+
+_as_json = json.JSONEncoder(ensure_ascii=False).encode
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))
+
+
+def _estimate_unique(call: Call) -> int:
+    return estimate_tokens(call.text)
+
+
+def new_run(judge: str) -> str:
+    """The name of a run that was given none: the environment's, else one of its own."""
+    # torchrun gives every process of one launch the same id, "none" where it was not told one.
+    torchrun = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    given = os.environ.get("XYREWARD_RUN") or (None if torchrun == "none" else torchrun)
+    return given or f"{judge} {uuid.uuid4().hex[:12]}"
