@@ -284,8 +284,11 @@ def test_the_language_that_an_item_names_counts_unless_it_is_the_default() -> No
 def test_an_item_is_held_out_by_id_query_group_cluster_or_near_duplicate() -> None:
     held = make_item(id="h", query="How do I make my alarm clock louder on Mondays?", group="g")
     far = make_item(id="far", query="Which bread is the softest?")
-    placements = {i.content_hash: Placement(s, "one") for i, s in ((held, "test"), (far, "train"))}
-    guard = HeldOut([held], Splits(placements))  # type: ignore[arg-type]
+    placements = {
+        held.content_hash: Placement("test", "one"),
+        far.content_hash: Placement("train", "one"),
+    }
+    guard = HeldOut([held], Splits(placements))
     assert guard.item_objection(held) == ITEM_IS_HELD_OUT
     assert guard.item_objection(far) == QUERY_IS_HELD_OUT  # of one cluster
     assert HeldOut([held]).item_objection(far) is None
