@@ -19,7 +19,7 @@ Not here: the labels (`rule.py`); how the audit tells it (`audit.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
@@ -124,9 +124,9 @@ class Guards:
     """Drop pairs with an answer that is surely in another language than its query."""
     personal_data: Literal["mask", "drop", "keep"] = "mask"
     """What is done with answers in which personal data or keys are found."""
-    personal_kinds: tuple[PersonalKind, ...] = DEFAULT_KINDS
+    personal_kinds: Sequence[PersonalKind] = DEFAULT_KINDS
     """What is looked for."""
-    phone_regions: tuple[str, ...] = ()
+    phone_regions: Sequence[str] = ()
     """Regions (ISO 3166-1, `US`) whose phone numbers are also found without their `+`."""
     limits: Mapping[Guard, float] = field(default_factory=dict)
     """Guard -> share of the examined pairs, in [0, 1], in place of the one in `LIMITS`."""

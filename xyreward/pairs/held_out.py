@@ -60,6 +60,7 @@ class HeldOut:
         self._hashes = {item.content_hash for item in items}
         self._clusters = {c for item in items if (c := self._cluster(item)) is not None}
         self._solutions = solutions
+        self._asked: dict[tuple[str, str, str], str | None] = {}
         self._answered: dict[str, str | None] = {}
 
     @cached_property
@@ -69,6 +70,12 @@ class HeldOut:
 
     def item_objection(self, item: Item) -> str | None:
         """Why an item must not be trained on; None where it may."""
+        key = item.source, item.id, item.content_hash  # an item has many pairs
+        if key not in self._asked:
+            self._asked[key] = self._item_objection(item)
+        return self._asked[key]
+
+    def _item_objection(self, item: Item) -> str | None:
         if (item.source, item.id) in self._ids:
             return ITEM_IS_HELD_OUT
         if (

@@ -141,8 +141,10 @@ def _phones(text: str, regions: Sequence[str]) -> Iterator[Span]:
             text, region, leniency=phonenumbers.Leniency.VALID
         ):
             written = phonenumbers.format_number(match.number, phonenumbers.PhoneNumberFormat.E164)
+            found = match.raw_string
+            bracketed = found.startswith("(") and found.count("(") > found.count(")")
             if not _FICTION.fullmatch(written):
-                yield match.start, match.end
+                yield match.start + bracketed, match.end
 
 
 # ---------------------------------------------------------------- account numbers
