@@ -63,7 +63,7 @@ class AuditLimits:
     bag_of_words: float = 0.80
     """Highest share in which a bag of words may tell it, in [0.5, 1]; a warning. Answers that differ
     in what they say differ in words, so this is no error."""
-    bag_pairs: int = 20_000
+    bag_pairs: int = 10_000
     """A bag of words learns from a sample of at most this many pairs, > 0."""
     few: int = 20
     """Fewer pairs than this are a warning."""
@@ -283,11 +283,7 @@ def audit_pairs(
         if pairs
         else {},
         margins=_spread(margins) if len(margins) else None,
-        margin_counts=tuple(
-            np.histogram(margins.clip(0, 1), bins=10, range=(0, 1))[0].tolist()
-            if len(margins)
-            else [0] * 10
-        ),
+        margin_counts=_tenths(margins),
         reward=reward,
         shortcuts=tuple(shortcuts),
         canary=tuple(canary),
@@ -372,6 +368,12 @@ def _counts(names: Iterable[str]) -> dict[str, int]:
 
 def _spread(values: Sequence[float] | np.ndarray) -> Spread:
     return Spread(*(float(q) for q in np.quantile(np.asarray(values, float), [0.05, 0.5, 0.95])))
+
+
+def _tenths(margins: np.ndarray) -> tuple[int, ...]:
+    # A little is added, since 1 - 0.7 and 0.1 * 3 both are 0.3.
+    bins = np.minimum((10 * margins.clip(0, 1) + 1e-6).astype(int), 9)
+    return tuple(np.bincount(bins, minlength=10).tolist())
 
 
 # ---------------------------------------------------------------- objections
