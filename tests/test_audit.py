@@ -361,19 +361,13 @@ def test_no_pairs_at_all_are_a_problem_and_no_crash() -> None:
     assert "| tie | 5 |" in audit.to_markdown()
 
 
-def test_too_much_dropped_for_one_reason_is_a_problem() -> None:
-    limits = AuditLimits(dropped={"sides nearly identical": 0.1, "other language": 0.0})
+def test_what_the_guards_complain_of_is_a_problem() -> None:
+    complaint = "dropped, both sides nearly identical: 30 of 120 examined"
     pairs = pairs_without_faults(90)
-    assert audit_pairs(set_of(pairs, {"sides nearly identical": 10}), limits=limits).ok  # 10 of 100
-    audit = audit_pairs(set_of(pairs, {"sides nearly identical": 11, "tie": 50}), limits=limits)
-    assert audit.ok  # 11 of 151
-    audit = audit_pairs(
-        set_of(pairs, {"sides nearly identical": 30, "other language": 1}), limits=limits
-    )
-    assert [p.split(";")[0] for p in audit.problems] == [
-        "dropped, sides nearly identical: 30 of 121 candidate pairs (24.8%), expected at most 10.0%",
-        "dropped, other language: 1 of 121 candidate pairs (0.8%), expected at most 0.0%",
-    ]
+    made = set_of(pairs, {"both sides nearly identical": 30}, examined=120, problems=(complaint,))
+    audit = audit_pairs(made)
+    assert audit.problems == (complaint,)
+    assert audit.examined == 120
 
 
 @pytest.mark.parametrize(("n", "told"), [(19, True), (20, False)])
@@ -449,7 +443,6 @@ def test_neither_the_order_of_pairs_nor_another_run_changes_anything() -> None:
         ({"origin": 0.4}, r"origin is 0.4, expected in \[0.5, 1\]"),
         ({"bag_of_words": 80}, "bag_of_words is 80"),
         ({"bag_pairs": 0}, "bag_pairs is 0, expected > 0"),
-        ({"dropped": {"tie": 5}}, r"dropped\['tie'\] is 5, expected in \[0, 1\]"),
     ],
 )
 def test_impossible_limits_are_refused(fields: dict[str, Any], message: str) -> None:
@@ -509,8 +502,9 @@ def test_text_from_data_enters_the_page_as_code_on_one_line() -> None:
         )
         for p in pairs_without_faults(30)
     ]
-    limits = AuditLimits(dropped={HOSTILE: 0.0})
-    audit = audit_pairs(set_of(pairs, {HOSTILE: 4}), limits=limits)
+    audit = audit_pairs(
+        set_of(pairs, {HOSTILE: 4}, problems=(HOSTILE,), masked={HOSTILE: 1}, examined=30)
+    )
     assert any(HOSTILE in p for p in audit.problems)
     page = audit.to_markdown()
     assert "<script>" not in page
@@ -518,7 +512,7 @@ def test_text_from_data_enters_the_page_as_code_on_one_line() -> None:
     assert "\u202e" not in page
     assert "\n# h" not in page
     lines = [line for line in page.split("\n") if "evil.example" in line]
-    assert len(lines) == 4  # a problem, source, author, reason
+    assert len(lines) == 5  # a problem, source, author, reason, what was masked
     for line in lines:
         before, _, rest = line.partition("`")
         inside, _, after = rest.partition("`")
@@ -532,10 +526,9 @@ def test_our_own_words_are_no_code() -> None:
         pair(i, "# Why? not\n" + p.chosen, p.rejected, origins=("human", "m"), margin=0.0)
         for i, p in enumerate(pairs_without_faults())
     ]
-    limits = AuditLimits(dropped={"tie": 0.0})
     audits = [
-        audit_pairs(set_of(planted, {"tie": 1}, cut=3, candidates=9), limits=limits),
-        audit_pairs(set_of(planted[:5]), limits=dataclasses.replace(limits, balanced=True)),
+        audit_pairs(set_of(planted, {"tie": 1}, cut=3, candidates=9)),
+        audit_pairs(set_of(planted[:5]), limits=AuditLimits(balanced=True)),
         audit_pairs(set_of(planted), limits=AuditLimits(balanced=True, allow_origin=True)),
         audit_pairs(set_of(pairs_without_faults()), rules=[TheFirst()]),
     ]

@@ -111,8 +111,9 @@ def test_pairs_that_are_balanced_are_all_kept() -> None:
 
 
 def test_of_a_cell_those_closest_in_length_are_kept() -> None:
-    longer = [pair(i, "a" * (110 + 100 * i), "a" * 100) for i in range(10)]
-    shorter = [pair(10 + i, "a" * 100, "a" * 110) for i in range(3)]
+    lengths = (105, 120, 140, 190, 250, 280, 320, 400, 600, 900)
+    longer = [pair(i, "a" * length, "a" * 100) for i, length in enumerate(lengths)]
+    shorter = [pair(10 + i, "a" * 100, "a" * 105) for i in range(3)]
     kept, _ = balanced([*longer, *shorter], tolerance=0.0, min_keep=0.0)
     assert {p.id for p in kept} == {f"pair-{i}" for i in (0, 1, 2, 10, 11, 12)}
 

@@ -15,7 +15,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -67,15 +67,12 @@ class AuditLimits:
     """A bag of words learns from a sample of at most this many pairs, > 0."""
     few: int = 20
     """Fewer pairs than this are a warning."""
-    dropped: Mapping[str, float] = field(default_factory=dict)
-    """Reason -> highest share of the candidate pairs that may be dropped for it, in [0, 1]; an error."""
 
     def __post_init__(self) -> None:
         ranges = {
             "simple": (self.simple, 0, 0.5),
             "origin": (self.origin, 0.5, 1),
             "bag_of_words": (self.bag_of_words, 0.5, 1),
-            **{f"dropped[{reason!r}]": (share, 0, 1) for reason, share in self.dropped.items()},
         }
         for name, (value, low, high) in ranges.items():
             if not low <= value <= high:
@@ -120,6 +117,10 @@ class Audit:
     """Candidate pairs, of which `pairs` were kept."""
     dropped: Mapping[str, int]
     """Reason -> candidate pairs dropped for it."""
+    examined: int
+    """Candidate pairs that got as far as the guards."""
+    masked: Mapping[str, int]
+    """Kind of personal data or key -> how many were masked in what was kept."""
     cut: int
     """Pairs with an answer longer than the trainer's `max_length`."""
     control_share: float
@@ -255,7 +256,7 @@ def audit_pairs(
         *_sums(pair_set),
         *_faulty(pairs),
         *_canary(reward, shortcuts, canary),
-        *_dropped(pair_set, limits),
+        *pair_set.problems,
     ]
     warnings: list[str] = []
     for shortcut in shortcuts:
@@ -266,6 +267,8 @@ def audit_pairs(
         clusters=len(set(clusters)),
         candidates=pair_set.candidates,
         dropped=dict(sorted(pair_set.dropped.items())),
+        examined=pair_set.examined,
+        masked=dict(sorted(pair_set.masked.items())),
         cut=pair_set.cut,
         control_share=pair_set.control_share,
         by_source=_counts(pair.source for pair in pairs),
@@ -423,17 +426,6 @@ def _canary(
             )
 
 
-def _dropped(pair_set: PairSet, limits: AuditLimits) -> Iterable[str]:
-    for reason, limit in limits.dropped.items():
-        number = pair_set.dropped.get(reason, 0)
-        if pair_set.candidates and number > limit * pair_set.candidates:
-            yield (
-                f"dropped, {reason}: {number:,} of {pair_set.candidates:,} candidate pairs "
-                f"({number / pair_set.candidates:.1%}), expected at most {limit:.1%}; look at the "
-                "examples, and mend the source or raise the limit"
-            )
-
-
 _SLACK = 1e-9
 
 
@@ -577,6 +569,7 @@ def _markdown(audit: Audit) -> Iterable[str]:
         "language": audit.by_language,
         "licence": audit.by_licence,
         "dropped": audit.dropped,
+        "masked (pieces of text, not pairs)": audit.masked,
     }
     for title, counts in groups.items():
         if counts:
