@@ -99,6 +99,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
         "from xyreward import assign_splits, load_items; assign_splits(load_items('mini'))",
         "import xyreward.config, xyreward.errors, xyreward.runs, xyreward.testing",
         "import xyreward.attack, xyreward.reading, xyreward.rubric",
+        "import xyreward.pairs.audit, xyreward.pairs.balance",
     ],
 )
 def test_what_needs_no_model_loads_no_heavy_package(code: str) -> None:
@@ -218,6 +219,7 @@ def test_the_wheel_says_what_it_needs_and_under_which_licence(wheel: zipfile.Zip
     assert "\nRequires-Python: >=3.11\n" in metadata
     base = re.findall(r"^Requires-Dist: ([\w.-]+)[^;\n]*$", metadata, re.MULTILINE)
     assert base
-    # scipy is loaded only for intervals; anthropic, so that answers can be scored through an API.
+    # scipy is loaded only for intervals and balance, scikit-learn (by this name no heavy one) only for
+    # the audit's bag of words; anthropic, so that answers can be scored through an API.
     assert set(base) & set(HEAVY) == {"anthropic", "scipy"}
     assert any(n.endswith(".dist-info/licenses/LICENSE") for n in wheel.namelist())

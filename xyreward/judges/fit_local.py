@@ -4,8 +4,8 @@
     python -m xyreward.judges.fit_local --check    fits and measures; exit 1 if the file says
     otherwise
 
-Needs scikit-learn (`pip install 'xyreward[dev]'`) and takes about two minutes on two cores, nearly
-all of it embedding. Two runs on one machine write the same bytes.
+Takes about two minutes on two cores, nearly all of it embedding. Two runs on one machine write the same
+bytes.
 
 The shipped head is fitted on the train and dev items; the test items stay unseen by it. The weights
 below were chosen by out-of-fold agreement on train and dev. `C` was chosen so at first; when attempts
@@ -33,7 +33,6 @@ from typing import Any
 
 import numpy as np
 
-from xyreward.errors import MissingDependency
 from xyreward.items import DEFAULT_LABELS, AnswerKind, Item, ItemKind, Reference, items_hash
 from xyreward.judges.encoder import Encoder, Vectors, chunks
 from xyreward.judges.features import (
@@ -305,12 +304,8 @@ def fit_head(rows: Sequence[Row]) -> Head:
     Rare classes count more than their number, by the square root: most items bring only two kinds
     of answer, which says what was cheap to write and not what a policy will answer.
     """
-    try:
-        from sklearn.linear_model import LogisticRegression
-    except ImportError:
-        raise MissingDependency(
-            "fitting the local judge needs scikit-learn: pip install 'xyreward[dev]'"
-        ) from None
+    from sklearn.linear_model import LogisticRegression
+
     names = tuple(rows[0].features)
     classes = sorted({row.learned for row in rows})
     values = np.array([[row.features[name] for name in names] for row in rows])

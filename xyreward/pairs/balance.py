@@ -72,9 +72,9 @@ def balanced(
         # The first is no rule: controls are apart, so that their share can be held.
         said = (float(pair.item_kind == "control"), *(rule.picks(a, b) for rule in rules))
         cells[said].append(pair)
-    names = sorted(cells)  # so that the solution does not depend on the order of pairs
-    there = np.array([len(cells[name]) for name in names])
-    table = np.array(names)  # [cells, 1 + rules]
+    order = sorted(cells)  # so that the solution does not depend on the order of pairs
+    there = np.array([len(cells[name]) for name in order])
+    table = np.array(order)  # [cells, 1 + rules]
     take = _how_many(
         there,
         is_control=table[:, 0] == 1,
@@ -85,9 +85,9 @@ def balanced(
         min_keep=min_keep,
     )
     kept: set[str] = set()
-    for name, number in zip(names, take, strict=True):
-        order = sorted(cells[name], key=lambda pair: _preferred(pair, seed))
-        kept.update(pair.id for pair in order[:number])
+    for cell, number in zip(order, take, strict=True):
+        alike = sorted(cells[cell], key=lambda pair: _preferred(pair, seed))
+        kept.update(pair.id for pair in alike[:number])
     return [p for p in pairs if p.id in kept], [p for p in pairs if p.id not in kept]
 
 
@@ -164,7 +164,7 @@ def _how_many(
         value = np.concatenate([ones, np.full(2 * cells, -1e-2)])
         most = np.concatenate([there, there, there])
         take = _solve(value, rows, most, whole=cells)
-    return take.tolist()
+    return [int(number) for number in take]
 
 
 _Row = tuple[np.ndarray, float, float]
@@ -194,7 +194,7 @@ def _solve(
         constraints = [LinearConstraint(matrix, low - _SLACK, high + _SLACK)]
     found = milp(
         -worth,
-        integrality=np.arange(len(worth)) < whole,
+        integrality=(np.arange(len(worth)) < whole).astype(int),
         bounds=Bounds(0, most),
         constraints=constraints,
         # A node limit and not a time limit: the same pairs on a slow machine.

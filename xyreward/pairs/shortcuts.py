@@ -289,10 +289,8 @@ def bag_of_words(
     Returns:
         The picks, or why there are none.
     """
-    rows: Sequence[int] = range(len(pairs))
-    if len(pairs) > max_pairs:
-        order = sorted(rows, key=lambda i: text_hash(f"{seed} {pairs[i].id}"))
-        rows = sorted(order[:max_pairs])
+    # Sorted, so that neither the sample nor the fit depends on the order of pairs.
+    rows = sorted(range(len(pairs)), key=lambda i: text_hash(f"{seed} {pairs[i].id}"))[:max_pairs]
     clusters = [pairs[i].cluster for i in rows]
     if (there := len(set(clusters))) < MIN_CLUSTERS:
         return f"needs pairs of at least {MIN_CLUSTERS} clusters, there are {there}"
@@ -317,16 +315,16 @@ def bag_of_words(
     features = _differences(sample, number, bags)
     other = _differences([turned[i] for i in rows], number, bags)
 
-    picks_, swapped_picks = np.empty(len(rows)), np.empty(len(rows))
+    found, found_swapped = np.empty(len(rows)), np.empty(len(rows))
     for train, test in GroupKFold(FOLDS).split(features, groups=clusters):
         # Half of the pairs the other way round: the loss of (-x, 0) is that of (x, 1), and the
         # regression wants both classes.
         sign = np.where(np.arange(len(train)) % 2 == 0, 1.0, -1.0).astype(np.float32)
         model = LogisticRegression(C=10.0, fit_intercept=False, solver="liblinear")
         model.fit(features[train].multiply(sign[:, None]).tocsr(), sign > 0)
-        for of, into in ((features, picks_), (other, swapped_picks)):
+        for of, into in ((features, found), (other, found_swapped)):
             into[test] = (np.sign(model.decision_function(of[test])) + 1) / 2
-    return Learned(rows, picks_.tolist(), swapped_picks.tolist())
+    return Learned(rows, found.tolist(), found_swapped.tolist())
 
 
 def _differences(pairs: Sequence[Pair], number: Mapping[str, int], bags: Any) -> Any:
