@@ -6,6 +6,7 @@ Not here: what the audit's table says (`audit.py`), the page to look through pai
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -20,11 +21,12 @@ EXAMPLES = 3
 EXAMPLE_LENGTH = 1_500
 """Characters of a text that an example shows."""
 
-_HUB_LICENCES = frozenset(
-    "apache-2.0 mit bsd-2-clause bsd-3-clause cc0-1.0 cc-by-2.0 cc-by-3.0 cc-by-4.0 cc-by-sa-3.0 "
-    "cc-by-sa-4.0 cc-by-nc-4.0 cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 cc-by-nd-4.0 cc-by-nc-nd-4.0 gpl-3.0 "
-    "odbl odc-by pddl gfdl unlicense".split()
-)
+_HUB_LICENCES = frozenset({
+    "apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "cc0-1.0", "cc-by-2.0",
+    "cc-by-3.0", "cc-by-4.0", "cc-by-sa-3.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc-by-nc-sa-3.0",
+    "cc-by-nc-sa-4.0", "cc-by-nd-4.0", "cc-by-nc-nd-4.0", "gpl-3.0", "odbl", "odc-by",
+    "pddl", "gfdl", "unlicense",
+})  # fmt: skip
 """Those of the hub's list (huggingface.co/docs/hub/repositories-licenses) that answers come under."""
 
 _SIZES = (
@@ -82,9 +84,8 @@ def card(
         "",
         *_made(pair_set, meta),
         "",
-        "## Audit",
-        "",
-        audit.to_markdown().strip(),
+        # One level deeper. No text from data begins a line.
+        re.sub("^#", "##", audit.to_markdown().strip(), flags=re.MULTILINE),
         "",
         "## Sources and licences",
         "",

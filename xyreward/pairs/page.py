@@ -15,8 +15,7 @@ import json
 import math
 import random
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -25,7 +24,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from xyreward.markdown import printable
-from xyreward.pairs.audit import Audit, Shortcut
+from xyreward.pairs.audit import Audit
 from xyreward.pairs.candidates import Judged
 from xyreward.pairs.pair import LeftOut, Pair, PairSet
 
@@ -71,15 +70,9 @@ def page(
         facts=_facts(pair_set, meta),
         problems=[_text(problem) for problem in audit.problems],
         warnings=[_text(warning) for warning in audit.warnings],
-        tables=[
-            (title, [_shortcut(s) for s in shortcuts])
-            for title, shortcuts in (
-                ("Shortcuts", audit.shortcuts),
-                ("The same, labels swapped", audit.canary),
-            )
-            if shortcuts
-        ],
-        counts=_counts(pair_set.pairs),
+        reward=audit.reward.accuracy,
+        shortcuts=_shortcuts(audit),
+        counts=_counts(audit),
     ) + "\n"  # fmt: skip
 
 
@@ -130,37 +123,50 @@ def _facts(pair_set: PairSet, meta: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(_text(key.replace("_", " ")), _text(value)) for key, value in out]
 
 
-def _shortcut(shortcut: Shortcut) -> dict[str, Any]:
-    accuracy = shortcut.accuracy
-    row: dict[str, Any] = {"name": _text(shortcut.name), "what": _text(shortcut.what),
-                           "ties": shortcut.ties, "accuracy": accuracy}  # fmt: skip
-    if accuracy is not None:
-        low = accuracy.value if accuracy.low is None else accuracy.low
-        high = accuracy.value if accuracy.high is None else accuracy.high
-        # Units of the little plot: per mille of its width.
-        row |= {"x": round(1000 * accuracy.value), "low": round(1000 * low),
-                "high": round(1000 * high), "away": low > 0.55 or high < 0.45}  # fmt: skip
-    return row
+def _shortcuts(audit: Audit) -> list[dict[str, Any]]:
+    swapped = {canary.name: canary.accuracy for canary in audit.canary}
+    out = []
+    for shortcut in audit.shortcuts:
+        accuracy = shortcut.accuracy
+        row: dict[str, Any] = {
+            "name": _text(shortcut.name),
+            "what": _text(shortcut.what),
+            "note": _text(shortcut.note),
+            "ties": shortcut.ties,
+            "accuracy": accuracy,
+            "swapped": swapped.get(shortcut.name),
+        }
+        if accuracy is not None:
+            low, high = accuracy.low, accuracy.high
+            # Thousandths of the little plot's width.
+            row["x"] = round(1000 * accuracy.value)
+            row["low"] = row["x"] if low is None else round(1000 * low)
+            row["high"] = row["x"] if high is None else round(1000 * high)
+            row["away"] = abs(accuracy.value - 0.5) > 0.05 and accuracy.excludes(0.5)
+        out.append(row)
+    return out
 
 
-_BY_PAIR: tuple[tuple[str, Callable[[Pair], str]], ...] = (
-    ("source of the item", lambda pair: pair.source),
-    ("language", lambda pair: pair.language),
-    ("kind of item", lambda pair: pair.item_kind),
-    ("rule", lambda pair: pair.rule),
-    ("source of the answers", lambda pair: pair.pair_source),
-    ("author", lambda pair: pair.chosen_answer.answer.origin),
-    ("licence", lambda pair: pair.licence),
-)
+SHOWN = 8
+"""Values of a count that the page lists."""
 
 
-def _counts(pairs: Sequence[Pair]) -> list[tuple[str, list[tuple[str, int]], int]]:
+def _counts(audit: Audit) -> list[tuple[str, list[tuple[str, int]], int]]:
     """What, its most frequent values with their counts, and how many other values there are."""
     out = []
-    for what, of in _BY_PAIR:
-        found = Counter(of(pair) or "not said" for pair in pairs)
-        common = sorted(found.items(), key=lambda x: (-x[1], x[0]))
-        out.append((what, [(_text(name), n) for name, n in common[:8]], max(0, len(common) - 8)))
+    for what, found in (
+        ("source of the item", audit.by_source),
+        ("language", audit.by_language),
+        ("why it was kept", audit.by_rule),
+        ("answers", audit.by_kinds),
+        ("where answers came from", audit.by_pair_source),
+        ("who wrote them", audit.by_origin),
+        ("licence", audit.by_licence),
+        ("judged by", audit.by_judge),
+    ):
+        common = sorted(found.items(), key=lambda entry: (-entry[1], entry[0]))
+        rows = [(_text(name) or "not said", count) for name, count in common[:SHOWN]]
+        out.append((what, rows, max(0, len(common) - SHOWN)))
     return out
 
 

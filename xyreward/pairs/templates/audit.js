@@ -151,7 +151,10 @@
     series.forEach((s, i) => {
       if (s.shares.some((v) => v > 0)) svg.append(draw("path", { class: `area s${i}`, d: outline(s.shares) }));
     });
-    for (const s of series) svg.append(draw("path", { class: "ghost", d: outline(s.ghost) }));
+    for (const s of series) {
+      const differ = s.shares.some((v, i) => Math.abs(v - s.ghost[i]) > 1e-9);
+      if (differ) svg.append(draw("path", { class: "ghost", d: outline(s.ghost) }));
+    }
     byId(place).replaceChildren(svg);
   }
 
@@ -167,7 +170,7 @@
     const { edges, all } = data.lengths;
     histogram("lengths", edges, [chosen, rejected].map((values, i) => ({ shares: shares(binned(values, edges)), ghost: shares(all[i]) })), {
       log: true,
-      ticks: [1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000, 1000000],
+      ticks: [0, 1, 2, 3, 4, 5, 6].flatMap((n) => [1, 2, 5].map((m) => m * 10 ** n)),
       title: `Lengths of ${full.length} pairs; median of chosen ${middle(chosen)} characters, of rejected ${middle(rejected)}`,
     });
     const margins = full.map((p) => p.margin);
