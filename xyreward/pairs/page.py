@@ -310,8 +310,8 @@ def _histograms(pairs: Sequence[Pair]) -> dict[str, Any]:
     """Bins and counts over all pairs; the page's script counts those that are selected."""
     lengths = [[max(1, len(p.chosen)) for p in pairs], [max(1, len(p.rejected)) for p in pairs]]
     margins = [p.margin for p in pairs]
-    shortest = min(map(min, lengths), default=1)
-    longest = max(map(max, lengths), default=1)
+    shortest = min((n for values in lengths for n in values), default=1)
+    longest = max((n for values in lengths for n in values), default=1)
     low, high = math.log(shortest), math.log(longest + 1)
     edges = [math.exp(low + (high - low) * i / BINS) for i in range(BINS + 1)]
     steps = [i / 20 for i in range(21)]
