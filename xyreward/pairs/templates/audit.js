@@ -168,9 +168,10 @@
     const chosen = full.map((p) => p.chosen.length);
     const rejected = full.map((p) => p.rejected.length);
     const { edges, all } = data.lengths;
+    const decades = Math.log10(edges[edges.length - 1] / edges[0]);
     histogram("lengths", edges, [chosen, rejected].map((values, i) => ({ shares: shares(binned(values, edges)), ghost: shares(all[i]) })), {
       log: true,
-      ticks: [0, 1, 2, 3, 4, 5, 6].flatMap((n) => [1, 2, 5].map((m) => m * 10 ** n)),
+      ticks: [0, 1, 2, 3, 4, 5, 6].flatMap((n) => (decades > 3 ? [1] : [1, 2, 5]).map((m) => m * 10 ** n)),
       title: `Lengths of ${full.length} pairs; median of chosen ${middle(chosen)} characters, of rejected ${middle(rejected)}`,
     });
     const margins = full.map((p) => p.margin);
