@@ -78,6 +78,8 @@ def pair_set(n: int = 6) -> PairSet:
         candidates=len(pairs) + 5,
         examples=(LeftOut(tie, "i0", "tie"), LeftOut(None, "i1", "different origins")),
         cut=1,
+        examined=len(pairs),
+        masked=MappingProxyType({"email": 2}),
     )
 
 
@@ -89,7 +91,9 @@ def sampled(item: Item) -> PairSet:
         for i, (text, reward) in enumerate([("best", 0.6), ("middle", 0.4), ("worst", 0.1)])
     )  # fmt: skip
     pairs = [pair(item, *sides, rule="margin") for sides in ((a, b), (b, c), (a, c))]
-    return PairSet(tuple(pairs), MappingProxyType({}), candidates=3)
+    return PairSet(
+        tuple(pairs), MappingProxyType({}), candidates=3, problems=("a limit was passed",)
+    )
 
 
 HOSTILE = [

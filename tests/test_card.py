@@ -81,6 +81,7 @@ def test_the_card_has_counts_hashes_judge_rule_and_the_audit() -> None:
     assert "- rule `goal_focused`, 7 pairs:" in text
     assert "- candidate pairs: 12; left out: different origins 3; tie 2" in text
     assert f"`{pair_set().hash}`" in text
+    assert "- personal data and keys masked: email 2\n" in text
     for name, value in (
         ("judge", "local"),
         ("rubric", "local-1-abc"),

@@ -369,7 +369,8 @@ def test_an_edited_card_and_left_out_copies_are_fine(tmp_path: Path) -> None:
         ({"files": []}, "is not a manifest of pairs"),
         ({"files": {"../secret": {}}}, "names a file outside its folder"),
         ({"files": {"/etc/hostname": {}}}, "names a file outside its folder"),
-        ({"candidates": None, "dropped": 3}, "not as write_pairs leaves it"),
+        ({"set": {"candidates": 12}}, "not as write_pairs leaves it"),
+        ({"set": {"dropped": {}, "more": 1}}, "not as write_pairs leaves it"),
     ],
 )
 def test_a_manifest_that_is_not_ours_is_refused(

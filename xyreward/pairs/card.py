@@ -186,6 +186,9 @@ def _made(pair_set: PairSet, meta: Mapping[str, Any]) -> list[str]:
         + ("; ".join(f"{plain(r)} {c:,}" for r, c in pair_set.dropped.items()) or "none"),
         f"- pairs, sha256: {code(pair_set.hash)}",
     ]
+    if pair_set.masked:
+        told_masked = ", ".join(f"{plain(kind)} {n:,}" for kind, n in pair_set.masked.items())
+        out.append(f"- personal data and keys masked: {told_masked}")
     config = meta.get("config")
     known = [(label, meta[key]) for key, label in _FACTS.items() if meta.get(key) is not None]
     others = [(k, v) for k, v in meta.items() if k not in _FACTS and k != "config"]

@@ -32,6 +32,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
@@ -64,6 +65,9 @@ NEEDED = ("pairs.jsonl", "dropped.jsonl", "audit.json", "meta.json")
 """What a pair set is read back from. Other files may be missing: hubs and people leave them out."""
 EDITABLE = frozenset({"README.md"})
 """Files that people may change: a hub asks them to complete the card."""
+
+_OF_SET = tuple(f.name for f in fields(PairSet) if f.name not in {"pairs", "examples"})
+"""What the manifest keeps of a set: counts by reason, limits that were passed."""
 
 DATA_SOURCE = "xyreward"
 """verl picks the reward function by this name."""
@@ -414,9 +418,7 @@ def write_pairs(
             "schema": SCHEMA,
             "pairs": len(pair_set.pairs),
             "pairs_hash": pair_set.hash,
-            "candidates": pair_set.candidates,
-            "dropped": dict(pair_set.dropped),
-            "cut": pair_set.cut,
+            "set": {name: getattr(pair_set, name) for name in _OF_SET},
             "formats": files,
             "files": {name: _sum(partial / name) for name in _names(partial)},
         }
@@ -601,10 +603,8 @@ def read_pairs(folder: str | os.PathLike[str]) -> PairFolder:
     try:
         pair_set = PairSet(
             tuple(_lines(path / "pairs.jsonl", pair_of_record)),
-            MappingProxyType(manifest["dropped"]),
-            candidates=manifest["candidates"],
             examples=tuple(_lines(path / "dropped.jsonl", _left_out_of)),
-            cut=manifest["cut"],
+            **{name: _frozen(value) for name, value in manifest["set"].items()},
         )
         audit = Audit.from_dict(parse_json((path / "audit.json").read_text("utf-8")))
         meta = parse_json((path / "meta.json").read_text("utf-8"))
@@ -678,6 +678,12 @@ def _lines(path: Path, make: Callable[[Mapping[str, Any]], _T]) -> Iterator[_T]:
                 ) from None
 
 
+def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return MappingProxyType(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
 def _left_out_of(record: Mapping[str, Any]) -> LeftOut:
     pair = record["pair"]
     return LeftOut(
@@ -716,12 +722,9 @@ def push_to_hub(
         MissingDependency: huggingface_hub is not installed.
     """
     found = read_pairs(folder)
-    if not found.audit.ok:
+    if problems := dict.fromkeys([*found.audit.problems, *found.pairs.problems]):
         raise DataError(
-            [
-                f"{folder}: its audit failed, so it is not uploaded: {p}"
-                for p in found.audit.problems
-            ]
+            [f"{folder}: its audit failed, so it is not uploaded: {p}" for p in problems]
         )
     try:
         import huggingface_hub as hub

@@ -68,7 +68,9 @@ def page(
             ((_text(r), c) for r, c in pair_set.dropped.items()), key=lambda x: (-x[1], x[0])
         ),
         facts=_facts(pair_set, meta),
-        problems=[_text(problem) for problem in audit.problems],
+        problems=[
+            _text(problem) for problem in dict.fromkeys([*audit.problems, *pair_set.problems])
+        ],
         warnings=[_text(warning) for warning in audit.warnings],
         reward=audit.reward.accuracy,
         shortcuts=_shortcuts(audit),
