@@ -281,7 +281,14 @@
 
   document.addEventListener("keydown", (event) => {
     const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
-    if (event.key === "Escape" && typing) event.target.blur();
+    if (event.key === "Escape" && typing) {
+      if (event.target === controls.search) {
+        controls.search.value = "";  // browsers differ in whether they do, and in whom they tell
+        update();
+      }
+      event.target.blur();
+      event.preventDefault();
+    }
     if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "j") go(at + 1);
     else if (event.key === "k") go(at - 1);
