@@ -64,9 +64,9 @@ def pair_set(n: int = 6) -> PairSet:
     """A pair of references per item; the first item has a second pair with the same chosen answer."""
     pairs = []
     for i, item in enumerate(items(n)):
-        good, bad = (
-            ("direct", "overcorrecting") if item.kind == "control" else ("goal_focused", "literal")
-        )
+        control = item.kind == "control"
+        good: AnswerKind = "direct" if control else "goal_focused"
+        bad: AnswerKind = "overcorrecting" if control else "literal"
         chosen = judged(f"good {i}", good, 1.0, reason=f"serves the goal {i}")
         pairs.append(pair(item, chosen, judged(f"bad {i}", bad, 0.25 + 0.01 * i)))
         if i == 0:
@@ -120,12 +120,11 @@ def hostile_set(*more: str) -> PairSet:
     pairs, examples = [], []
     for i, text in enumerate([*HOSTILE, *more]):
         item = make_item(id=f"{text[:200]}{i}", query=text, source=text[:200], language=text[:20])
-        chosen, rejected = (
-            judged(f"{text} {side}", None, reward, reason=text, origin=text[:200],
-                   licence=text[:200], judge=text[:200], rubric_version=text[:200],
-                   verdict=DEFAULT_LABELS[kind], details={"note": text[:200]})
-            for side, reward, kind in (("good", 1.0, "goal_focused"), ("bad", 0.0, "literal"))
-        )  # fmt: skip
+        places = {"item_id": item.id, "reason": text, "details": {"note": text[:200]}}
+        places |= dict.fromkeys(("origin", "licence", "judge", "rubric_version"), text[:200])
+        good, bad = DEFAULT_LABELS["goal_focused"], DEFAULT_LABELS["literal"]
+        chosen = judged(f"{text} good", None, 1.0, verdict=good, **places)
+        rejected = judged(f"{text} bad", None, 0.0, verdict=bad, **places)
         pairs.append(pair(item, chosen, rejected))
         examples.append(LeftOut(pairs[-1], item.id, text[:200]))
         examples.append(LeftOut(None, item.id, text[:200]))

@@ -21,6 +21,7 @@ from xyreward.pairs import PairSet
 from xyreward.pairs.audit import Audit, audit_pairs
 from xyreward.pairs.formats import (
     FORMATS,
+    Format,
     item_of_row,
     pair_of_record,
     push_to_hub,
@@ -227,7 +228,8 @@ def test_trl_takes_the_rows(trainer: str, tiny: str, tmp_path: Path) -> None:
     from datasets import Dataset
     from transformers import AutoTokenizer
 
-    fmt = {"DPO": "preference", "Reward": "preference", "KTO": "unpaired", "SFT": "sft"}[trainer]
+    formats: dict[str, Format] = {"DPO": "preference", "Reward": "preference", "KTO": "unpaired"}
+    fmt = formats.get(trainer, "sft")
     config = getattr(trl, f"{trainer}Config")(
         output_dir=str(tmp_path), max_steps=1, per_device_train_batch_size=2, use_cpu=True, bf16=False,
         report_to="none", activation_checkpointing=False, save_strategy="no", disable_tqdm=True,

@@ -409,7 +409,7 @@ def write_pairs(
         _write_lines(partial / "dropped.jsonl", map(_left_out, pair_set.examples))
         for fmt, found in by_format.items():
             kinds = ("parquet",) if fmt == "verl" else containers
-            files[fmt] = _write_format(partial, fmt, found, kinds, f"{pair_set.hash} {fmt}")
+            files[fmt] = _write_format(partial, fmt, found, kinds)
         (partial / "README.md").write_bytes(
             _utf8(card(pair_set, audit, meta=meta, formats=files), "README.md")
         )
@@ -455,7 +455,6 @@ def _write_format(
     fmt: Format,
     found: Sequence[Mapping[str, Any]],
     containers: Sequence[Container],
-    identity: str,
 ) -> list[str]:
     """Write the rows of a format; returns the names of what was written."""
     written = []
@@ -471,7 +470,7 @@ def _write_format(
             pyarrow.parquet.write_table(table, folder / written[-1], row_group_size=10_000)
         if "datasets" in containers:
             written.append(f"{fmt}/")
-            _save_to_disk(table, folder / fmt, identity)
+            _save_to_disk(table, folder / fmt)
     return written
 
 
@@ -500,12 +499,10 @@ def _typed(kind: Any) -> Any:
     return kind
 
 
-def _save_to_disk(table: Any, folder: Path, identity: str) -> None:
+def _save_to_disk(table: Any, folder: Path) -> None:
     import datasets
 
-    # The fingerprint that datasets would make up is another one each time.
-    fingerprint = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    data = datasets.Dataset(datasets.table.InMemoryTable(table), fingerprint=fingerprint)
+    data = datasets.Dataset(datasets.table.InMemoryTable(table))
     silent = datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:

@@ -331,4 +331,5 @@ def _binned(values: Iterable[float], edges: Sequence[float]) -> list[int]:
     import numpy as np
 
     places = np.searchsorted(np.asarray(edges), list(values), side="right") - 1
-    return np.bincount(places.clip(0, len(edges) - 2), minlength=len(edges) - 1).tolist()
+    counts = np.bincount(places.clip(0, len(edges) - 2), minlength=len(edges) - 1)
+    return [int(count) for count in counts]
