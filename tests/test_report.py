@@ -9,8 +9,9 @@ import pytest
 
 from xyreward.config import PARTS
 from xyreward.evaluation import Evaluation, Row
+from xyreward.markdown import printable
 from xyreward.policy import LogProb
-from xyreward.report import build_report, printable, to_json, to_markdown
+from xyreward.report import build_report, to_json, to_markdown
 from xyreward.verdict import JudgeFailure, Labels
 
 GOAL = Labels(False, True, "intended", True)

@@ -5,10 +5,7 @@ Text from data never enters the Markdown table; answers are in the run folder's 
 
 from __future__ import annotations
 
-import html
 import json
-import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -26,6 +23,7 @@ from xyreward.evaluation import (
     measure,
 )
 from xyreward.items import ItemKind
+from xyreward.markdown import code, plain
 from xyreward.stats import Estimate
 
 SCHEMA = 1
@@ -122,7 +120,7 @@ def to_markdown(report: Mapping[str, Any]) -> str:
         "",
         f"{counts['xy']} items with a hidden goal, {counts['control']} controls. "
         + (
-            f"Judge: {_code(report['judge'])} ({_code(report['rubric_version'])}). "
+            f"Judge: {code(report['judge'])} ({code(report['rubric_version'])}). "
             if report["judge"]
             else ""
         )
@@ -130,7 +128,7 @@ def to_markdown(report: Mapping[str, Any]) -> str:
         + ("; changes are paired by item." if two else "."),
         "",
         "; ".join(
-            f"{name if two else 'policy'}: {_code(policy)}"
+            f"{name if two else 'policy'}: {code(policy)}"
             for name, policy in report["policies"].items()
         )
         + ".",
@@ -152,10 +150,10 @@ def to_markdown(report: Mapping[str, Any]) -> str:
     if implicit:
         out += [*_implicit_lines(implicit), ""]
     out += _failure_lines(report)
-    out += [f"- {_plain(note)}" for note in report["notes"]]
+    out += [f"- {plain(note)}" for note in report["notes"]]
     if report["facts"]:
         out += ["", "## Facts", ""]
-        out += [f"- {_plain(k)}: {_fact(v)}" for k, v in report["facts"].items()]
+        out += [f"- {plain(k)}: {_fact(v)}" for k, v in report["facts"].items()]
     return "\n".join(out).rstrip() + "\n"
 
 
@@ -255,42 +253,7 @@ def _failure_lines(report: Mapping[str, Any]) -> list[str]:
 
 def _fact(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{_plain(k)} {_plain(v)}" for k, v in value.items()) or "none"
+        return ", ".join(f"{plain(k)} {plain(v)}" for k, v in value.items()) or "none"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(_plain(v) for v in value)
-    return _plain(value)
-
-
-def _plain(value: object) -> str:
-    """A name or text from data or configuration, on one line and without any mark-up of its own.
-
-    What holds more than words and harmless signs is shown as code, where Markdown knows no links, images,
-    emphasis or HTML; escaping each sign would leave bare addresses, which many viewers turn into links.
-    """
-    text = printable(" ".join(str(value).split()))
-    harmless = not text or (_HARMLESS.fullmatch(text) and not _ADDRESS.search(text))
-    return text if harmless else _code(text)
-
-
-def _code(value: object) -> str:
-    """A name as Markdown's code."""
-    text = html.escape(printable(" ".join(str(value).split())), quote=False)
-    return f"`{text.replace('`', chr(39)).replace('|', chr(0xA6))}`"
-
-
-_HARMLESS = re.compile(r"[^\W_][\w .,:;/%+=?'()\u2019-]*")
-_ADDRESS = re.compile(r":\s*//|\bwww\.|\b_|_\b", re.IGNORECASE)
-
-
-def printable(text: str) -> str:
-    r"""The text without characters that steer a terminal or turn the direction of writing.
-
-    Those of Unicode's category C (control, format, private, unassigned, half a surrogate pair) are shown
-    as escapes, `\x1b`; line ends and tabs stay.
-    """
-    return "".join(
-        c
-        if c in "\n\t" or unicodedata.category(c)[0] != "C"
-        else c.encode("unicode_escape").decode()
-        for c in text
-    )
+        return ", ".join(plain(v) for v in value)
+    return plain(value)
