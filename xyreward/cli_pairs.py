@@ -23,7 +23,9 @@ def pairs(
     config: Annotated[
         Path | None, typer.Option(help="YAML file with any of the keys below. [default: none]")
     ] = None,
-    items: Annotated[str | None, typer.Option(help="mini, a file or folder, or a hub name.")] = None,
+    items: Annotated[
+        str | None, typer.Option(help="mini, a file or folder, or a hub name.")
+    ] = None,
     split: Annotated[str | None, typer.Option(help="train, dev or test. [default: train]")] = None,
     splits_lock: Annotated[
         str | None, typer.Option(help="splits.json that keeps sides stable over runs.")
@@ -76,7 +78,9 @@ def pairs(
     seed: Annotated[int | None, typer.Option(help="[default: 0]")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other key, e.g. guards.language=false."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Any other key, e.g. guards.language=false."
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, print the bill; send nothing.")

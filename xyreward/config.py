@@ -21,7 +21,17 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -117,7 +127,9 @@ class _PairSettings(_Section):
     @model_validator(mode="after")
     def _sources_fit(self) -> Self:
         if ("cross_model" in self.sources) != bool(self.answers):
-            raise ValueError("source cross_model and answers (files) go together, found one of them")
+            raise ValueError(
+                "source cross_model and answers (files) go together, found one of them"
+            )
         if self.judge is None and set(self.sources) - {"references"}:
             raise ValueError(
                 f"sources {', '.join(self.sources)} need a judge, since nobody labelled such answers"

@@ -270,4 +270,3 @@ class PreparedJob:
             "notes": notes,
             "versions": {"xyreward": importlib.metadata.version("xyreward")},
         }
-

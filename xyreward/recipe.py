@@ -28,7 +28,6 @@ from xyreward import report as reports
 from xyreward.config import (
     Arguments,
     DPORecipe,
-    EvaluationConfig,
     PolicyConfig,
     Recipe,
     check_keys,
@@ -57,8 +56,8 @@ from xyreward.locate import (
     trained_on,
 )
 from xyreward.pairs import PairSet
-from xyreward.pairs.guards import TokenGuard
 from xyreward.pairs.candidates import Candidate
+from xyreward.pairs.guards import TokenGuard
 from xyreward.pairs.sampling import sample
 from xyreward.policy import Policy, bf16_is_fast, default_device, load_policy
 from xyreward.rehearsal import culprits, rehearse
