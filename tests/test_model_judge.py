@@ -514,6 +514,16 @@ def test_a_query_whose_grounding_fails_has_a_failure_and_no_number(tmp_path: Pat
     assert one.failure.kind == "unparseable"
 
 
+def test_a_grounding_that_fails_is_on_the_bill_of_one_of_its_answers(tmp_path: Path) -> None:
+    with FakeAPI(faults=Faults({"prose": 1.0})) as api:
+        judge = made(api, tmp_path / "v.sqlite")
+        scores = score("How do I?", ["Like this.", "Or like that.", "Or not."], judge)
+    failures = [s.failure for s in scores if s.failure is not None]
+    assert [f.kind for f in failures] == ["unparseable"] * 3
+    assert sum(f.cost_usd or 0 for f in failures) == pytest.approx(judge.stats.cost_usd)
+    assert sum((f.usage for f in failures), Usage()) == judge.stats.usage
+
+
 def test_an_item_that_says_nothing_of_a_goal_is_refused_by_judge_itself(
     api: FakeAPI, tmp_path: Path
 ) -> None:

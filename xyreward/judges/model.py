@@ -305,9 +305,9 @@ class ModelJudge:
             ]
 
         grounded: list[Item | JudgeFailure] = []
-        for item, (_, found, _) in zip(items, await self._decide(ask), strict=True):
+        for item, (_, found, paid) in zip(items, await self._decide(ask), strict=True):
             if isinstance(found, JudgeFailure):
-                grounded.append(found)
+                grounded.append(found if paid else _without_cost(found))
                 continue
             inferred = Grounding(**_tuples(json.loads(found.payload)))
             grounded.append(inferred.item(item))
@@ -469,7 +469,7 @@ class ModelJudge:
         self, question: Question, found: StoredVerdict | JudgeFailure, paid: bool
     ) -> Outcome:
         if isinstance(found, JudgeFailure):
-            return found if paid else replace(found, usage=Usage(), cost_usd=0.0)
+            return found if paid else _without_cost(found)
         data = json.loads(found.payload)
         labels = Labels(**data["labels"])
         return Verdict(
@@ -725,6 +725,11 @@ def read(reply: Reply, answer: str | None, kind: ItemKind) -> dict[str, Any] | R
 def _flat(data: Labels | Suggestion) -> dict[str, Any]:
     # asdict() copies each field deeply, which takes as long as the rest of reading a reply.
     return {entry.name: getattr(data, entry.name) for entry in fields(data)}
+
+
+def _without_cost(failure: JudgeFailure) -> JudgeFailure:
+    """For the second of two equal questions: it was paid once, and costs are summed over outcomes."""
+    return replace(failure, usage=Usage(), cost_usd=0.0)
 
 
 def total(a: float | None, b: float | None) -> float | None:
