@@ -22,7 +22,7 @@ from xyreward.items import Item
 from xyreward.judges import load_judge
 from xyreward.judges.anthropic import AnthropicEndpoint
 from xyreward.judges.calls import Call, JudgeStopped, Reply
-from xyreward.judges.model import FIRST_ALONE_FROM, ModelJudge
+from xyreward.judges.model import FIRST_ALONE_FROM, WARM_S, ModelJudge
 from xyreward.loading import load_items
 from xyreward.scoring import ascore, score
 from xyreward.store import VerdictStore
@@ -316,6 +316,23 @@ def test_a_long_job_finds_a_wrong_key_with_one_call(tmp_path: Path) -> None:
         with pytest.raises(JudgeStopped, match="key"):
             ask(made(api, tmp_path / "v.sqlite", schema="json_schema"), texts(FIRST_ALONE_FROM))
         assert api.stats.calls == 1
+
+
+def test_only_the_first_of_many_steps_waits_for_a_call_alone(tmp_path: Path) -> None:
+    def in_flight_at_first(step: int) -> int:
+        """Calls of a step that the server had before it answered the first of them."""
+        before = len(api.log)
+        ask(judge, texts(FIRST_ALONE_FROM, start=100 * step))
+        calls = [e for e in api.log[before:] if e.endpoint == "messages"]
+        first_end = min(e.started + (e.seconds or 0) for e in calls)
+        return sum(e.started < first_end for e in calls)
+
+    with FakeAPI(latency=0.2) as api:
+        judge = made(api, tmp_path / "v.sqlite", start_concurrency=FIRST_ALONE_FROM)
+        assert in_flight_at_first(0) == 1
+        assert in_flight_at_first(1) > 1
+        judge._replied = {prefix: at - WARM_S for prefix, at in judge._replied.items()}
+        assert in_flight_at_first(2) == 1
 
 
 def test_a_missing_key_is_found_without_a_call(

@@ -53,6 +53,10 @@ FIRST_ALONE_FROM = 16
 """From so many calls on, the first is sent alone: it finds a wrong key before 64 calls do, and it writes
 the prompt cache that all the others read."""
 
+WARM_S = 240.0
+"""Seconds after a reply in which no call with the same prefix is sent alone: a prompt cache lives for five
+minutes from its last reading, and in a training loop every step would wait for two replies in a row."""
+
 
 @dataclass(slots=True)
 class JudgeStats:
@@ -189,6 +193,8 @@ class ModelJudge:
         self.dispatcher = Dispatcher(limits)
         self._store = store
         self._fixed_sizes: dict[str, int] = {}
+        self._replied: dict[str, float] = {}
+        """Prefix -> when a reply to it last came, on the monotonic clock."""
 
     def _check_budget(self, budget_usd: float) -> None:
         number = isinstance(budget_usd, int | float) and not isinstance(budget_usd, bool)
@@ -424,7 +430,8 @@ class ModelJudge:
                 self.stats.from_store += 1
                 self._tick()
 
-        if len(todo) >= FIRST_ALONE_FROM:
+        last = self._replied.get(todo[0].call.prefix, -math.inf)
+        if len(todo) >= FIRST_ALONE_FROM and time.monotonic() - last > WARM_S:
             await one(todo.popleft())
         workers = [
             asyncio.create_task(worker())
@@ -668,6 +675,7 @@ class _Asking:
 
     def received(self, reply: Reply) -> None:
         judge, question = self._judge, self._question
+        judge._replied[self._call.prefix] = time.monotonic()
         paid = judge._book(reply)
         self.usage += reply.usage
         self.cost_usd = total(self.cost_usd, paid)
