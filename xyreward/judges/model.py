@@ -19,6 +19,7 @@ import os
 import random
 import time
 import uuid
+import warnings
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -99,6 +100,9 @@ class Estimate:
     """If every reply used all of its tokens and nothing came from the prompt cache."""
     minutes: float | None
     """At the given limits per minute; None without any, since latency is not known beforehand."""
+    on_their_way: int = 0
+    """Of `calls`: sent in a message batch that is not collected yet. A judge with `batches=True` collects
+    them; any other asks, and pays, a second time."""
 
     def __add__(self, other: Estimate) -> Estimate:
         return Estimate(
@@ -110,16 +114,23 @@ class Estimate:
             total(self.cost_usd, other.cost_usd),
             total(self.worst_usd, other.worst_usd),
             total(self.minutes, other.minutes),
+            self.on_their_way + other.on_their_way,
         )
 
     def __str__(self) -> str:
         cost = "unknown (no price)" if self.cost_usd is None else f"about {self.cost_usd:.2f}"
         worst = "" if self.worst_usd is None else f", at most {self.worst_usd:.2f}"
         minutes = "" if self.minutes is None else f"; {self.minutes:.0f} minutes at these limits"
+        batched = ""
+        if self.on_their_way:
+            batched = (
+                f"; {self.on_their_way} of the calls are on their way in message batches: with batches they "
+                "are collected, without they are paid for twice"
+            )
         return (
             f"{self.calls} calls to make, {self.in_store} verdicts in the store; about "
             f"{self.input_tokens:,} input and {self.output_tokens:,} output tokens; US dollars: {cost}"
-            f"{worst}{minutes}"
+            f"{worst}{minutes}{batched}"
         )
 
 
@@ -193,6 +204,7 @@ class ModelJudge:
         self.dispatcher = Dispatcher(limits)
         self._store = store
         self._fixed_sizes: dict[str, int] = {}
+        self._warned_of_batches = False
         self._replied: dict[str, float] = {}
         """Prefix -> when a reply to it last came, on the monotonic clock."""
 
@@ -403,6 +415,7 @@ class ModelJudge:
         found: dict[str, Any],
     ) -> None:
         """Decide all of `todo`: into `here` what was asked for here, into `found` what others paid."""
+        self._warn_of_batches(todo)
         deadline = self.dispatcher.batch_deadline()
         elsewhere: deque[Question] = deque()
 
@@ -450,6 +463,21 @@ class ModelJudge:
             for task in workers:
                 task.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
+
+    def _warn_of_batches(self, questions: Iterable[Question]) -> None:
+        # Asked nevertheless: a batch may take a day, and who wants a verdict now knows that it costs.
+        if self._warned_of_batches:
+            return
+        batched = self.store.batches.on_their_way(q.key for q in questions)
+        if batched:
+            self._warned_of_batches = True
+            warnings.warn(
+                f"{self.name}: {len(batched)} of these questions are on their way in message batches "
+                f"({min(batched.values())}) and are now paid for a second time; to collect them instead, "
+                "use batches=True (--batches)",
+                UserWarning,
+                stacklevel=2,
+            )
 
     async def _ask(
         self, question: Question, deadline: float | None
@@ -527,9 +555,11 @@ class ModelJudge:
             if not best[0] or len(stored) > len(best[1]):
                 best = questions, stored
         questions, stored = best
-        return self._estimate(questions, [q.call for k, q in questions.items() if k not in stored])
+        missing = {key: question.call for key, question in questions.items() if key not in stored}
+        batched = self.store.batches.on_their_way(missing) if self._has_store else {}
+        return self._estimate(len(questions), [*missing.values()], len(batched))
 
-    def _estimate(self, questions: Mapping[str, Question], calls: Sequence[Call]) -> Estimate:
+    def _estimate(self, questions: int, calls: Sequence[Call], on_their_way: int) -> Estimate:
         prefix = sum(rubric.estimate_tokens(call.prefix) for call in calls)
         unique = sum(_estimate_unique(call) for call in calls)
         output = len(calls) * rubric.TYPICAL_OUTPUT_TOKENS
@@ -560,14 +590,15 @@ class ModelJudge:
                 cache_writes=1 if len(calls) >= FIRST_ALONE_FROM else limits.start_concurrency,
             )
         return Estimate(
-            questions=len(questions),
-            in_store=len(questions) - len(calls),
+            questions=questions,
+            in_store=questions - len(calls),
             calls=len(calls),
             input_tokens=prefix + unique,
             output_tokens=output,
             cost_usd=cost,
             worst_usd=worst,
             minutes=max(minutes, default=None),
+            on_their_way=on_their_way,
         )
 
     def _worst(self, call: Call) -> float | None:
