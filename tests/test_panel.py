@@ -13,6 +13,7 @@ from xyreward.items import DEFAULT_LABELS, Item
 from xyreward.judges import Judge, load_judge, options_of
 from xyreward.judges.calls import JudgeStopped
 from xyreward.judges.panel import PanelJudge, model_judges
+from xyreward.score_file import AnswersFile
 from xyreward.scoring import score
 from xyreward.testing import FakeAPI, Faults, ScriptedJudge, make_item
 from xyreward.verdict import JudgeFailure, LabelProbabilities, Verdict
@@ -323,6 +324,21 @@ def test_a_panel_that_cannot_infer_goals_says_so_like_any_other_judge() -> None:
     assert not hasattr(judge, "ground")
     with pytest.raises(JudgeError, match="cannot infer what a bare query is after"):
         score(["How do I?"], ["answer"], judge)
+
+
+def test_a_panel_with_a_member_that_needs_an_items_solutions_refuses_bare_queries_before_a_call(
+    tmp_path: Path,
+) -> None:
+    answers = tmp_path / "answers.jsonl"
+    answers.write_text(json.dumps({"query": "How do I?", "answer": "Like this."}), "utf-8")
+    with FakeAPI() as api:
+        for names in ("panel:local,anthropic", "panel:anthropic,local"):
+            judge = load_judge(names, base_url=api.base_url)
+            with pytest.raises(JudgeError, match="or a panel of nothing but such"):
+                score(["How do I make it louder?"], ["Buy a gong."], judge)
+            with pytest.raises(JudgeError, match="or a panel of nothing but such"):
+                AnswersFile(answers, [ITEM]).check(judge)
+        assert api.stats.requests == 0
 
 
 def test_a_failed_grounding_is_a_failure_of_the_panel() -> None:

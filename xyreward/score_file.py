@@ -155,7 +155,7 @@ class AnswersFile:
             raise JudgeError(
                 f"{self.path}: {self.bare} rows bring a query and no item that says what is wanted; judge "
                 f"{judge.name!r} cannot infer it. Take a judge that asks a model (anthropic:<model>, "
-                "chat:<model>@<base_url>), or name items with item_id"
+                "chat:<model>@<base_url>, or a panel of nothing but such), or name items with item_id"
             )
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:

@@ -76,16 +76,15 @@ class PanelJudge:
 
     @property
     def ground(self) -> Callable[[Sequence[Item]], Awaitable[list[Item | JudgeFailure]]]:
-        """That of the first member that can infer goals, for all: they must judge the same item.
+        """That of the first member, for all: they must judge the same item.
 
         Raises:
-            AttributeError: no member can, and so the panel cannot.
+            AttributeError: a member cannot judge bare queries by itself, and so the panel cannot. What one
+                infers may lack what another needs (`local`: solutions), and would be paid for by then.
         """
-        for member in self._members:
-            if ground := getattr(member, "ground", None):
-                found: Callable[[Sequence[Item]], Awaitable[list[Item | JudgeFailure]]] = ground
-                return found
-        raise AttributeError(f"{self.name}: no member can infer the goal of a bare query")
+        found: Callable[[Sequence[Item]], Awaitable[list[Item | JudgeFailure]]]
+        found, *_ = [member.ground for member in self._members]  # type: ignore[attr-defined]
+        return found
 
 
 def model_judges(judge: Judge) -> list[ModelJudge]:
