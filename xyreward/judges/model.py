@@ -77,7 +77,9 @@ class JudgeStats:
     lost_calls: int = 0
     """Sendings without a reply that the server may charge for."""
     possibly_usd: float = 0.0
-    """Upper bound of what those may cost on top."""
+    """Upper bound of what those may cost on top, where their price is known."""
+    unpriced_lost_calls: int = 0
+    """Those of `lost_calls` whose price is unknown."""
     latencies: deque[float] = field(default_factory=lambda: deque(maxlen=10_000))
     """Seconds from sending to reply, of the latest replies."""
 
@@ -735,8 +737,10 @@ class _Asking:
         self._judge.store.ledger.release(self._taken())
 
     def lost(self) -> None:
-        self._judge.stats.lost_calls += 1
-        self._judge.stats.possibly_usd += self._worst or 0.0
+        stats = self._judge.stats
+        stats.lost_calls += 1
+        stats.possibly_usd += self._worst or 0.0
+        stats.unpriced_lost_calls += self._worst is None
         self._judge.store.ledger.lose(self._taken())
 
     def _taken(self) -> str:
