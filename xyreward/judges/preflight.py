@@ -93,7 +93,8 @@ class EndpointCheck:
     usage: Usage = field(default_factory=Usage)
     """Tokens that the check itself cost."""
     per_call: Usage = field(default_factory=Usage)
-    """Tokens of the second sending: what a call costs once the prefix is cached."""
+    """Tokens of the second sending: what a call costs once the prefix is cached. All 0 where the server
+    does not count (`Reply.usage_reported`)."""
     prefix_tokens: int | None = None
     """Tokens of the shared prefix as the server counts them. None where it cannot count."""
     cache_read_tokens: int | None = None
@@ -147,7 +148,7 @@ async def check_sending(endpoint: Endpoint, call: Call, *, timeout: float) -> En
         check,
         problems=tuple(problems),
         structured=structured,
-        cache_read_tokens=last.usage.cache_read_tokens,
+        cache_read_tokens=last.usage.cache_read_tokens if last.usage_reported else None,
     )
 
 
