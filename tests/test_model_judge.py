@@ -24,6 +24,7 @@ from xyreward.judges.anthropic import AnthropicEndpoint
 from xyreward.judges.calls import Call, JudgeStopped, Reply
 from xyreward.judges.model import FIRST_ALONE_FROM, WARM_S, ModelJudge
 from xyreward.loading import load_items
+from xyreward.prices import Prices
 from xyreward.scoring import ascore, score
 from xyreward.store import VerdictStore
 from xyreward.testing import make_item
@@ -428,9 +429,22 @@ def test_an_unknown_price_is_an_unknown_cost_and_never_0(tmp_path: Path) -> None
         assert isinstance(judge, ModelJudge)
         (outcome,) = ask(judge, texts(1))
         assert outcome.cost_usd is None
-        assert judge.stats.unpriced_calls >= 1
+        assert judge.stats.unpriced_calls == api.stats.delivered == 2
         assert judge.estimate([make_item()], ["another answer"]).cost_usd is None
-        assert judge.store.ledger.spent(judge.run).unpriced_calls >= 1
+        assert judge.store.ledger.spent(judge.run).unpriced_calls == 2
+
+
+def test_the_request_that_finds_out_about_schemas_is_on_the_runs_bill(tmp_path: Path) -> None:
+    prices = Prices.load({"models": {"chat:qwen": {"input": 1.0, "output": 2.0}}})
+    with FakeAPI() as api:
+        judge = load_judge(f"chat:qwen@{api.base_url}", store=tmp_path / "v.sqlite", prices=prices)
+        assert isinstance(judge, ModelJudge)
+        (outcome,) = ask(judge, texts(1))
+        usage = api.stats.delivered_usage
+    spent = judge.store.ledger.spent(judge.run)
+    assert spent.calls == judge.stats.calls == 2
+    assert spent.settled_usd == pytest.approx(prices.cost(usage, judge.name))
+    assert outcome.cost_usd < spent.settled_usd
 
 
 def test_a_server_that_does_not_count_has_an_unknown_cost_and_uses_up_the_budget(

@@ -399,10 +399,14 @@ class ModelJudge:
                 usage = await self.endpoint.settle()
             except CallError as error:
                 raise JudgeStopped(
-                    f"{self.name}: no answer to a first small request: {error}"
+                    f"{self.name}: no answer to a first small request ({error}). See that the server at "
+                    f"{self.endpoint.base_url} is up, then run again"
                 ) from error
             if usage != Usage():  # asking for the list of models is free
-                self._book(Reply("", usage))
+                # A few tokens, on the run's bill like any other call, but not set aside before.
+                cost, ledger = self._book(Reply("", usage)), self.store.ledger
+                if reservation := ledger.reserve(self.run, cost):
+                    ledger.settle(reservation, cost)
         questions = ask(self.endpoint.parameters)
         return questions, self._stored(questions)
 
