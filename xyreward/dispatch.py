@@ -244,7 +244,8 @@ class Dispatcher:
                 here = self._loops[running] = _Loop(self, running)
         return here
 
-    def _stop(self, error: JudgeStopped) -> None:
+    def stop(self, error: JudgeStopped) -> None:
+        """Send nothing more, as after a JudgeStopped of a call of one's own."""
         with self._lock:
             if self._stopped is not None:
                 return
@@ -411,7 +412,7 @@ class _Loop:
             async with asyncio.timeout(seconds) as patience:
                 reply = await job.send(seconds)
         except JudgeStopped as stop:
-            self._owner._stop(stop)
+            self._owner.stop(stop)
             await _to_the_end(job.attempts.released())
             raise
         except CallError as raised:

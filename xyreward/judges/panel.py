@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from xyreward.errors import JudgeError
 from xyreward.items import Item
 from xyreward.judges import Judge
+from xyreward.judges.calls import JudgeStopped
 from xyreward.judges.model import Estimate, ModelJudge
 from xyreward.judges.votes import Outcome, combine
 from xyreward.verdict import JudgeFailure
@@ -60,10 +61,13 @@ class PanelJudge:
         return total
 
     async def judge(self, items: Sequence[Item], answers: Sequence[str]) -> list[Outcome]:
-        """See `Judge`. A member that stops for good (wrong key, spent limit) stops the panel."""
+        """See `Judge`. A member that stops for good (wrong key, spent limit) stops all members."""
         asked = [asyncio.create_task(m.judge(items, answers)) for m in self._members]
         try:
             by_member = await asyncio.gather(*asked)
+        except JudgeStopped as stop:
+            await self._end(stop, asked)
+            raise
         finally:
             # One that goes on would spend money on verdicts that nobody waits for.
             for one in asked:
@@ -73,6 +77,18 @@ class PanelJudge:
             combine(of_answer, item.kind, judge=self.name, rubric_version=self.rubric_version)
             for item, of_answer in zip(items, zip(*by_member, strict=True), strict=True)
         ]
+
+    async def _end(self, stop: JudgeStopped, asked: Sequence[asyncio.Task[list[Outcome]]]) -> None:
+        """Have nothing more sent. Replies that are on their way are paid for: let them arrive."""
+        sending = []
+        for member, task in zip(self._members, asked, strict=True):
+            # A batch loses nothing when nobody waits for it.
+            if isinstance(member, ModelJudge) and not member.in_batches:
+                member.dispatcher.stop(stop)
+                sending.append(task)
+            else:
+                task.cancel()
+        await asyncio.gather(*sending, return_exceptions=True)
 
     @property
     def ground(self) -> Callable[[Sequence[Item]], Awaitable[list[Item | JudgeFailure]]]:
