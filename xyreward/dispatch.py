@@ -8,7 +8,7 @@ says "too many" (429), and everybody pauses when the service as a whole is overl
     dispatcher = Dispatcher(Limits(max_concurrency=32, requests_per_minute=1000))
     reply = await dispatcher.run(lambda timeout: endpoint.send(call, timeout=timeout), tokens=5500)
 
-Not here: what is sent (`judges/`), what it costs (`prices.py`), what is remembered (`store.py`).
+Not here: what is sent (`judges/`), what it costs (`prices.py`), what is remembered (`store/`).
 """
 
 from __future__ import annotations

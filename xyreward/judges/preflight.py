@@ -1,7 +1,7 @@
 """What an endpoint is asked before a long job: does it take a schema, does it answer, does it cache.
 
 Not here: the endpoints' own questions (`judges/anthropic.py`, `judges/chat.py`), and whether the
-replies are verdicts (`verdict.py`).
+replies are verdicts (`reading.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tenacity import (
 )
 
 from xyreward.judges.calls import Call, CallError, Endpoint, JudgeStopped, Reply
-from xyreward.judges.transport import SchemaMode, SchemaRefused, add_usage
+from xyreward.judges.transport import SchemaMode, SchemaRefused
 from xyreward.verdict import Usage
 
 
@@ -120,7 +120,7 @@ async def check_sending(endpoint: Endpoint, call: Call, *, timeout: float) -> En
             check = replace(
                 check,
                 model=reply.model,
-                usage=add_usage(check.usage, reply.usage),
+                usage=check.usage + reply.usage,
                 per_call=reply.usage,
                 replies=(*check.replies, reply),
             )
