@@ -617,7 +617,7 @@ def test_eight_processes_that_score_the_same_answers_pay_once(tmp_path: Path) ->
         assert len(paid) <= 500 + 8
     with VerdictStore.open(tmp_path / "v.sqlite") as store:
         assert len(list(store.records())) == 500
-        assert store.ledger.spent("r").calls == 500
+        assert store.ledger.spent("r").calls == len(paid)
 
 
 def test_killed_again_and_again_it_pays_for_nothing_twice(tmp_path: Path) -> None:
