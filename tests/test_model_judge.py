@@ -23,6 +23,7 @@ from xyreward.judges import load_judge
 from xyreward.judges.anthropic import AnthropicEndpoint
 from xyreward.judges.calls import Call, JudgeStopped, Reply
 from xyreward.judges.model import FIRST_ALONE_FROM, WARM_S, ModelJudge
+from xyreward.judges.panel import model_judges
 from xyreward.loading import load_items
 from xyreward.prices import Prices
 from xyreward.scoring import ascore, score
@@ -416,6 +417,23 @@ def _call() -> Any:
 def test_an_impossible_budget_is_refused(api: FakeAPI, tmp_path: Path, budget: Any) -> None:
     with pytest.raises(JudgeError, match="budget_usd is"):
         made(api, tmp_path / "v.sqlite", budget_usd=budget)
+
+
+def test_processes_with_a_budget_need_a_name_for_their_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # as torchrun and accelerate set it
+    names = (MODEL, f"panel:{MODEL},anthropic:claude-haiku-5-5")
+    for name in names:
+        with pytest.raises(JudgeError, match=r"in each of 8 processes .* run=.*XYREWARD_RUN"):
+            load_judge(name, budget_usd=5.0)
+        assert load_judge(name, budget_usd=5.0, run="mine")
+        assert load_judge(name, budget_usd=5.0, processes=1)
+        assert load_judge(name)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "grpo-7")
+    judges = [one for name in names for one in model_judges(load_judge(name, budget_usd=5.0))]
+    assert [one.run for one in judges] == ["grpo-7"] * 3
 
 
 def test_a_budget_without_a_price_refuses_to_start(api: FakeAPI, tmp_path: Path) -> None:

@@ -400,7 +400,8 @@ def _load_all(names: Sequence[str], options: Mapping[str, Any]) -> list[Judge]:
     taken = {name: options_of(name) for name in names}
     if unused := [option for option in options if not any(option in of for of in taken.values())]:
         raise typer.BadParameter(f"none of {', '.join(names)} takes {', '.join(unused)}")
-    given = {**options, "run": options.get("run") or new_run("compare")}
+    run = options.get("run") or new_run("compare", options.get("budget_usd"))
+    given = {**options, "run": run}
     return [
         load_judge(name, **{o: v for o, v in given.items() if o in taken[name]}) for name in names
     ]

@@ -183,12 +183,13 @@ class ModelJudge:
             limits: concurrency, rates and deadlines.
             votes: how many times each answer is judged.
             budget_usd: hard cap on what the run may cost, over all processes with the same `run`.
-            run: whose bill it is. None: XYREWARD_RUN, or TORCHELASTIC_RUN_ID where torchrun set it, or
-                a name of this judge object alone.
+            run: whose bill it is. None: XYREWARD_RUN, or TORCHELASTIC_RUN_ID where torchrun was given
+                one, or a name of this judge object alone, which several processes cannot share.
             prices: None: those of the package and of XYREWARD_PRICES.
 
         Raises:
-            JudgeError: votes or budget are no positive numbers, or there is a budget and no price.
+            JudgeError: votes or budget are no positive numbers, or there is a budget and no price, or
+                a budget in one of several processes and no name of the run.
             ConfigError: a price file is malformed.
         """
         if isinstance(votes, bool) or not isinstance(votes, int) or votes < 1:
@@ -202,8 +203,8 @@ class ModelJudge:
         if budget_usd is not None:
             self._check_budget(budget_usd)
         self.budget_usd = budget_usd
-        self.run = run or new_run(endpoint.name)
         self.dispatcher = Dispatcher(limits)
+        self.run = run or new_run(endpoint.name, budget_usd, self.dispatcher.limits.processes)
         self._store = store
         self._fixed_sizes: dict[str, int] = {}
         self._warned_of_batches = False
@@ -805,9 +806,20 @@ def _estimate_unique(call: Call) -> int:
     return rubric.estimate_tokens(call.text)
 
 
-def new_run(judge: str) -> str:
-    """The name of a run that was given none: the environment's, else one of its own."""
+def new_run(judge: str, budget_usd: float | None = None, processes: int | None = None) -> str:
+    """The name of a run that was given none: the environment's, else one of its own.
+
+    Raises:
+        JudgeError: each of several processes (None: WORLD_SIZE) would have a budget of its own.
+    """
     # torchrun gives every process of one launch the same id, "none" where it was not told one.
     torchrun = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    given = os.environ.get("XYREWARD_RUN") or (None if torchrun == "none" else torchrun)
-    return given or f"{judge} {uuid.uuid4().hex[:12]}"
+    if given := os.environ.get("XYREWARD_RUN") or (None if torchrun == "none" else torchrun):
+        return given
+    processes = processes or Limits().processes
+    if budget_usd is not None and processes > 1:
+        raise JudgeError(
+            f"budget_usd is {budget_usd:g} in each of {processes} processes (WORLD_SIZE), which do not know "
+            "that they are one run; give all of them the same run=..., or set XYREWARD_RUN"
+        )
+    return f"{judge} {uuid.uuid4().hex[:12]}"
