@@ -402,7 +402,9 @@ class AnthropicEndpoint:
                 return Usage()
             return (await self._send(PROBE, schema, seconds)).usage
 
-        self._schema, usage = await settle_schema(probe, timeout=timeout)
+        found, usage = await settle_schema(probe, timeout=timeout)
+        # Two may ask at once. Keys are made from what the first one found.
+        self._schema = self._schema or found
         return usage
 
     async def _told_capability(self, timeout: float) -> bool | None:
