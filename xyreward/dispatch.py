@@ -206,6 +206,10 @@ class Dispatcher:
                 any of the sendings may have been charged for.
             JudgeStopped: this call or another one found that no call can succeed.
         """
+        if self._stopped is not None:
+            raise JudgeStopped(
+                f"{self._stopped} (This judge has stopped for good; when that is mended, load it again.)"
+            ) from self._stopped
         return await self._here().run(_Job(send, tokens, attempts or _Unobserved(), deadline))
 
     def batch_deadline(self) -> float | None:
