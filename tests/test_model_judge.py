@@ -320,6 +320,37 @@ def test_a_long_job_finds_a_wrong_key_with_one_call(tmp_path: Path) -> None:
         assert api.stats.calls == 1
 
 
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [("prose", "unparseable.*schema='plain'"), ("max_tokens", "truncated.*raise max_tokens")],
+)
+def test_a_long_job_without_a_usable_reply_stops_after_three(
+    tmp_path: Path, fault: str, message: str
+) -> None:
+    with FakeAPI(faults=Faults({fault: 1.0})) as api:
+        judge = made(api, tmp_path / "v.sqlite", schema="json_schema")
+        with pytest.raises(
+            JudgeStopped, match=f"none of the first 3 replies is a verdict.*{message}"
+        ):
+            ask(judge, texts(FIRST_ALONE_FROM))
+        asked_again = 2 if fault == "prose" else 1
+        assert api.stats.calls == 3 * asked_again
+        assert judge.store.ledger.spent(judge.run).calls == api.stats.calls
+        with pytest.raises(JudgeStopped, match="load it again"):
+            ask(judge, texts(1))
+
+
+def test_a_long_job_goes_on_after_one_usable_reply(tmp_path: Path) -> None:
+    faults = Faults(script=["max_tokens", "max_tokens", None] + ["max_tokens"] * 30)
+    with FakeAPI(faults=faults) as api:
+        outcomes = ask(made(api, tmp_path / "v.sqlite", schema="json_schema"), texts(20))
+    assert [isinstance(o, Verdict) for o in outcomes] == [False, False, True] + [False] * 17
+    # A few answers are no long job: a training step of that size gets its failures.
+    with FakeAPI(faults=Faults({"prose": 1.0})) as api:
+        outcomes = ask(made(api, tmp_path / "v.sqlite"), texts(FIRST_ALONE_FROM - 1, start=100))
+    assert {o.kind for o in outcomes} == {"unparseable"}
+
+
 def test_only_the_first_of_many_steps_waits_for_a_call_alone(tmp_path: Path) -> None:
     def in_flight_at_first(step: int) -> int:
         """Calls of a step that the server had before it answered the first of them."""

@@ -54,6 +54,12 @@ FIRST_ALONE_FROM = 16
 """From so many calls on, the first is sent alone: it finds a wrong key before 64 calls do, and it writes
 the prompt cache that all the others read."""
 
+FIRST_TRIES = 3
+"""So many first replies of a long job, each sent alone, may be no verdicts before it stops."""
+
+NO_VERDICT: frozenset[FailureKind] = frozenset({"unparseable", "off_menu", "truncated"})
+"""What a model or server makes of every reply that cannot do what is asked: no JSON, no room for it."""
+
 WARM_S = 240.0
 """Seconds after a reply in which no call with the same prefix is sent alone: a prompt cache lives for five
 minutes from its last reading, and in a training loop every step would wait for two replies in a row."""
@@ -208,6 +214,8 @@ class ModelJudge:
         self._store = store
         self._fixed_sizes: dict[str, int] = {}
         self._warned_of_batches = False
+        self._was_usable = False
+        """Whether any reply was a verdict or a grounding."""
         self._replied: dict[str, float] = {}
         """Prefix -> when a reply to it last came, on the monotonic clock."""
 
@@ -450,9 +458,22 @@ class ModelJudge:
                 self.stats.from_store += 1
                 self._tick()
 
+        async def first_alone() -> None:
+            useless: list[JudgeFailure] = []
+            while len(useless) < FIRST_TRIES:
+                question = todo.popleft()
+                await one(question)
+                outcome = here.get(question.key)
+                if not isinstance(outcome, JudgeFailure) or outcome.kind not in NO_VERDICT:
+                    return
+                if self._was_usable:
+                    return
+                useless.append(outcome)
+            raise self._useless(useless[-1])
+
         last = self._replied.get(todo[0].call.prefix, -math.inf)
         if len(todo) >= FIRST_ALONE_FROM and time.monotonic() - last > WARM_S:
-            await one(todo.popleft())
+            await first_alone()
         workers = [
             asyncio.create_task(worker())
             for _ in range(min(len(todo), self.dispatcher.limits.concurrency_here))
@@ -470,6 +491,16 @@ class ModelJudge:
             for task in workers:
                 task.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
+
+    def _useless(self, last: JudgeFailure) -> JudgeStopped:
+        advice = "raise max_tokens" if last.kind == "truncated" else "try schema='plain'"
+        stop = JudgeStopped(
+            f"{self.name}: none of the first {FIRST_TRIES} replies is a verdict, the last one is "
+            f"{last.kind}: {last.detail}. The others would cost as much and bring as little: "
+            f"{advice}, see what `xyreward judge check` says, or take another model"
+        )
+        self.dispatcher.stop(stop)
+        return stop
 
     def _warn_of_batches(self, questions: Iterable[Question]) -> None:
         # Asked nevertheless: a batch may take a day, and who wants a verdict now knows that it costs.
@@ -723,6 +754,7 @@ class _Asking:
             self.result = found
             judge.store.ledger.settle(self._taken(), judge._of_budget(paid, self._worst))
             return
+        judge._was_usable = True
         self.result = StoredVerdict(
             key=question.key,
             kind="grounding" if question.answer is None else "verdict",
