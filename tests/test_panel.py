@@ -298,17 +298,17 @@ def test_a_wrong_key_of_one_member_stops_the_panel(api: FakeAPI) -> None:
 def test_a_stop_of_one_member_lets_replies_to_the_others_arrive_and_sends_no_more() -> None:
     class StopsAtFour(Stops):
         async def judge(self, items: Sequence[Item], answers: Sequence[str]) -> Any:
-            while api.stats.calls < 4:
+            while server.stats.calls < 4:
                 await asyncio.sleep(0.01)
             raise JudgeStopped("wrong key")
 
-    with FakeAPI(latency=0.3) as api:
-        claude = load_judge("anthropic", base_url=api.base_url, start_concurrency=4)
+    with FakeAPI(latency=0.3) as server:
+        claude = load_judge("anthropic", base_url=server.base_url, start_concurrency=4)
         assert isinstance(claude, ModelJudge)
         answers = [f"Go to bed earlier, number {n}." for n in range(10)]
         with pytest.raises(JudgeStopped, match="wrong key"):
             score(ITEM, answers, PanelJudge([claude, StopsAtFour()]))
-        stats = api.wait_idle()
+        stats = server.wait_idle()
         assert (stats.calls, stats.delivered, stats.lost) == (4, 4, 0)
     assert claude.stats.lost_calls == 0
     assert claude.store.counts()["verdict"] == 4

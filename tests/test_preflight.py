@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from canned import Canned
+from canned import Canned, Response
 
 from xyreward.errors import JudgeError
 from xyreward.preflight import ANSWER, SAMPLE, Preflight, preflight
@@ -101,7 +101,10 @@ def test_a_server_that_does_not_count_has_an_unknown_cost_and_not_0(
     prices = {"models": {"chat:m": {"input": 1.0, "output": 2.0}}}
     (tmp_path / "prices.json").write_text(json.dumps(prices), "utf-8")
     monkeypatch.setenv("XYREWARD_PRICES", str(tmp_path / "prices.json"))
-    served = {"/v1/models": (404, {}, {}), "/v1/chat/completions": (200, {}, completion)}
+    served: dict[str, Response] = {
+        "/v1/models": (404, {}, {}),
+        "/v1/chat/completions": (200, {}, completion),
+    }
     with Canned(by_path=served) as server:
         found = check(None, f"chat:m@{server.url}", schema="plain")
     assert found.ok
