@@ -584,6 +584,9 @@ def test_a_bare_query_is_grounded_once_by_a_call_that_sees_only_the_query(tmp_pa
         )
         # Chat messages with one turn ask the same thing in another form; only an equal form is free.
         assert again[0].verdict is not None
+        assert api.stats.calls == 2
+        score(query, ["Sleep more, TOKEN."], made(api, tmp_path / "v.sqlite"))
+        assert api.stats.calls == 2
 
 
 def test_a_query_whose_grounding_fails_has_a_failure_and_no_number(tmp_path: Path) -> None:
