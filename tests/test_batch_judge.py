@@ -89,6 +89,32 @@ def test_a_batch_and_single_calls_share_one_store(path: Path) -> None:
         assert api.stats.batch_rows == {"succeeded": 7}
 
 
+def test_single_calls_for_what_is_on_its_way_say_that_it_is_paid_for_twice(path: Path) -> None:
+    async def submit_and_leave(judge: BatchJudge, n: int) -> None:
+        task = asyncio.create_task(judge.judge([make_item()] * n, texts(n)))
+        while api.stats.batches == 0:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    with FakeAPI(batch_seconds=0.5) as api:
+        batched = made(api, path)
+        asyncio.run(submit_and_leave(batched, 4))
+        live = ModelJudge(AnthropicEndpoint(base_url=api.base_url), store=path)
+        estimate = live.estimate([make_item()] * 6, texts(6))
+        assert (estimate.calls, estimate.on_their_way) == (6, 4)
+        assert "4 of the calls are on their way in message batches" in str(estimate)
+        with pytest.warns(UserWarning, match=r"4 of these.*msgbatch_.*second time.*--batches"):
+            asyncio.run(live.judge([make_item()] * 6, texts(6)))
+        assert api.stats.calls == 6
+        assert live.estimate([make_item()] * 6, texts(6)).on_their_way == 0
+        asyncio.run(live.judge([make_item()] * 7, texts(7)))  # once is enough
+        # What the batch brings is too late: it is paid for, and the first verdicts stay.
+        ask(batched, texts(8))
+        assert api.stats.batch_rows == {"succeeded": 5}
+    assert batched.stats.calls == 5
+
+
 def test_the_bill_is_that_of_the_server(path: Path) -> None:
     with FakeAPI() as api:
         judge = made(api, path)

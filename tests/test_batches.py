@@ -16,9 +16,9 @@ from canned import Canned
 from xyreward.judges.anthropic import AnthropicEndpoint
 from xyreward.judges.batches import BatchLimits, BatchReport, BatchRequest, MessageBatches
 from xyreward.judges.calls import Call, JudgeStopped, Reply
-from xyreward.judges.transport import add_usage
 from xyreward.store import BatchRow, StoredVerdict, VerdictStore
 from xyreward.testing.fake_api import FakeAPI, Faults
+from xyreward.verdict import Usage
 
 KEY = "sk-ant-test-5d1f0a7c3b9e8264"
 SCHEMA = {
@@ -133,7 +133,7 @@ def test_requests_go_out_in_batches_of_the_allowed_size_and_all_come_home(path: 
     assert stats.batch_rows == {"succeeded": 25}
     assert (report.submitted, report.received, report.failed, report.waiting) == (25, 25, {}, 0)
     assert len(report.batches) == 3
-    assert add_usage(*(reply.usage for reply in owner.replies.values())) == stats.batch_usage
+    assert sum((r.usage for r in owner.replies.values()), Usage()) == stats.batch_usage
     assert stored(path, 25) == 25
     assert owner.memos["key-7"] == '{"row": 7}'
     assert spent(path).calls == 25

@@ -180,7 +180,7 @@ def test_a_file_is_scored_and_the_bill_is_shown(run: Callable[..., Ended], api: 
     assert re.search(
         r"anthropic:claude-sonnet-5-5: 3 calls, 0 from the store; US dollars: 0\.\d{4}", done.out
     )
-    assert re.search(r"run 'mine' in all: 0\.\d{4} US dollars", done.out)
+    assert re.search(r"run 'mine' in all, US dollars: 0\.\d{4}\n", done.out)
     assert [row["n"] for row in read("new/out.jsonl")] == [0, 1, 2]
     again = run(
         "score", "answers.jsonl", "--judge", "anthropic", "--base-url", api.base_url,
@@ -214,7 +214,43 @@ def test_a_failed_call_is_asked_for_again_with_another_out(
 
 def test_an_unknown_price_shows_in_the_bill(run: Callable[..., Ended], api: FakeAPI) -> None:
     done = run("score", write(answers(2)), "--judge", chat(api), "--out", "out.jsonl")
-    assert re.search(r"US dollars: 0.0000 and \d calls of unknown price", done.out)
+    # One request found out whether the server takes a schema.
+    assert (
+        "3 calls, 0 from the store; US dollars: unknown, for 3 calls of unknown price;" in done.out
+    )
+    assert re.search(
+        r"run '.*' in all, US dollars: unknown, for \d calls of unknown price\n", done.out
+    )
+
+
+def test_lost_calls_show_in_the_bill_and_never_as_0(
+    run: Callable[..., Ended], api: FakeAPI
+) -> None:
+    api.change(faults=Faults(script=("reset_after",)))
+    given = ["--judge", chat(api), "--schema", "json_schema"]
+    done = run("score", write(answers(1)), *given, "--out", "out.jsonl")
+    assert done.status == 0
+    assert (
+        "1 calls without a reply are possibly billed, at most unknown, for 1 calls of unknown price"
+        in done.out
+    )
+    api.change(faults=Faults(script=("reset_after",)))
+    done = run("score", write(answers(1)), "--base-url", api.base_url, "--judge", "anthropic",
+               "--out", "priced.jsonl")  # fmt: skip
+    assert re.search(r"1 calls without a reply are possibly billed, at most 0\.1\d\d\d;", done.out)
+    assert re.search(
+        r"in all, US dollars: 0\.00\d\d, and possibly 0\.1\d\d\d for calls without", done.out
+    )
+
+
+def test_the_bill_shows_what_the_prompt_cache_saved(
+    run: Callable[..., Ended], api: FakeAPI
+) -> None:
+    given = ["score", write(answers(20)), "--judge", "anthropic", "--base-url", api.base_url]
+    done = run(*given, "--out", "out.jsonl")
+    (share,) = re.findall(r"(\d+) % of the prompts' tokens came from the prompt cache", done.out)
+    assert 60 < int(share) < 100
+    assert "prompt cache" not in run(*given, "--out", "again.jsonl").out  # all from the store
 
 
 def test_own_keys_that_are_replaced_are_named_once(run: Callable[..., Ended]) -> None:
@@ -256,7 +292,7 @@ def test_a_panel_has_a_bill_and_an_estimate(run: Callable[..., Ended], api: Fake
     done = run(*given, "--out", "out.jsonl")
     assert done.status == 0
     assert done.out.count("2 calls, 0 from the store") == 2
-    assert len(re.findall(r"run 'panel \w+' in all: 0\.\d{4}", done.out)) == 1
+    assert len(re.findall(r"run 'panel \w+' in all, US dollars: 0\.\d{4}", done.out)) == 1
     assert {row["verdict"]["votes"] for row in read()} == {2}
 
 
@@ -457,6 +493,7 @@ def test_killed_again_and_again_it_goes_on_exactly_and_pays_nothing_twice() -> N
     n = 1600
     with FakeAPI(latency=(0.01, 0.05)) as api:
         given = ["score", write(answers(n)), "--judge", chat(api), "--run", "r"]
+        given += ["--schema", "json_schema"]  # else each process asks whether there are any
         for kill in range(3):
             process = start(*given, "--out", "out.jsonl")
             before = api.stats.billed
@@ -472,10 +509,10 @@ def test_killed_again_and_again_it_goes_on_exactly_and_pays_nothing_twice() -> N
         stats = api.wait_idle()
     with VerdictStore.open("store/v.sqlite") as store:
         spent = store.ledger.spent("r")
-    # A killed process may have had 64 calls on their way, and each asks once for schemas.
-    assert stats.billed <= n + 3 * 64 + 4
+    # A killed process may have had 64 calls on their way.
+    assert stats.billed <= n + 3 * 64
     assert spent.calls == n
-    assert stats.billed - spent.calls - 4 <= spent.lost_calls <= 3 * 64
+    assert stats.billed - spent.calls <= spent.lost_calls <= 3 * 64
     assert [row["n"] for row in read()] == list(range(n))
     # The same as a run that nobody disturbed, but for who paid.
     with FakeAPI() as api:

@@ -731,6 +731,14 @@ def test_a_stop_also_ends_a_reservation_that_waits_for_others() -> None:
     run(main())
 
 
+def test_a_dispatcher_that_has_stopped_says_so_to_later_calls() -> None:
+    dispatcher = Dispatcher(limits())
+    with pytest.raises(JudgeStopped, match=r"^401: wrong key$"):
+        run(dispatcher.run(Service(script(JudgeStopped("401: wrong key"))).send, tokens=1))
+    with pytest.raises(JudgeStopped, match=r"^401: wrong key .*stopped for good.* load it again"):
+        run(dispatcher.run(Service(script(None)).send, tokens=1))
+
+
 def test_a_stop_also_ends_the_wait_for_the_limits_per_minute() -> None:
     steps = itertools.chain([JudgeStopped("401: wrong key")], itertools.repeat(None))
     service = Service(lambda _: next(steps), latency=0.02)

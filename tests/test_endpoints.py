@@ -893,6 +893,25 @@ def test_a_chat_server_that_refuses_schemas_is_asked_in_plain_words_from_then_on
     assert endpoint.possible_parameters == (endpoint.parameters,)
 
 
+def test_of_two_that_find_out_at_once_the_first_decides() -> None:
+    # A gateway that takes a schema once and refuses it from then on.
+    def choose(body: dict[str, Any], seen: int) -> str | None:
+        return "no_schema" if "response_format" in body and seen else None
+
+    async def modes() -> list[str]:
+        asking = [asyncio.create_task(endpoint.settle(timeout=10)) for _ in range(2)]
+        found = []
+        for one in asyncio.as_completed(asking):
+            await one
+            found.append(endpoint.parameters["schema"])
+        return found
+
+    with FakeAPI(faults=Faults(choose=choose), latency=0.1) as api:
+        endpoint = chat(api.base_url, schema="auto")
+        assert asyncio.run(modes()) == ["json_schema", "json_schema"]
+        assert api.stats.by_fault == {"no_schema": 1}
+
+
 def test_a_chat_server_that_takes_schemas_is_settled_with_one_small_request() -> None:
     with FakeAPI(log_bodies=True) as api:
         endpoint = chat(api.base_url, schema="auto")

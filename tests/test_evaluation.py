@@ -70,6 +70,16 @@ def test_label_metrics_are_shares_of_the_items_of_their_kind() -> None:
     assert value("control_invents", *rows) == 1 / 2
 
 
+def test_items_with_inferred_goals_are_not_averaged_with_others(policy: Policy) -> None:
+    inferred = make_item(id="i", query="How do I?", meta={"inferred": True})
+    for items in ([make_item(), inferred], [make_item(), Item.of_query("How do I?")]):
+        with pytest.raises(ValueError, match=r"goals of 1 of the 2 items.* evaluate them apart"):
+            evaluate(policy, items, judge=ScriptedJudge({}), parts=["writing"])
+    column = make_item(id="i", query="How do I?", meta={"inferred": "no"})  # of a source
+    found = evaluate(policy, [make_item(), column], judge=ScriptedJudge({}), parts=["writing"])
+    assert len(found.rows) == 2
+
+
 def test_preference_compares_log_probabilities_per_token() -> None:
     shorter_but_likelier_in_sum = row("a", better=LogProb(-30, 10), worse=LogProb(-20, 5))
     tie = row("b", better=LogProb(-10, 10), worse=LogProb(-5, 5))

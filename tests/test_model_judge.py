@@ -21,10 +21,12 @@ from xyreward.errors import JudgeError, StoreError
 from xyreward.items import Item
 from xyreward.judges import load_judge
 from xyreward.judges.anthropic import AnthropicEndpoint
-from xyreward.judges.asking import FIRST_ALONE_FROM
+from xyreward.judges.asking import FIRST_ALONE_FROM, WARM_S
 from xyreward.judges.calls import Call, JudgeStopped, Reply
 from xyreward.judges.model import ModelJudge
+from xyreward.judges.panel import model_judges
 from xyreward.loading import load_items
+from xyreward.prices import Prices
 from xyreward.scoring import ascore, score
 from xyreward.store import VerdictStore
 from xyreward.testing import make_item
@@ -319,6 +321,54 @@ def test_a_long_job_finds_a_wrong_key_with_one_call(tmp_path: Path) -> None:
         assert api.stats.calls == 1
 
 
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [("prose", "unparseable.*schema='plain'"), ("max_tokens", "truncated.*raise max_tokens")],
+)
+def test_a_long_job_without_a_usable_reply_stops_after_three(
+    tmp_path: Path, fault: str, message: str
+) -> None:
+    with FakeAPI(faults=Faults({fault: 1.0})) as api:
+        judge = made(api, tmp_path / "v.sqlite", schema="json_schema")
+        with pytest.raises(
+            JudgeStopped, match=f"none of the first 3 replies is a verdict.*{message}"
+        ):
+            ask(judge, texts(FIRST_ALONE_FROM))
+        asked_again = 2 if fault == "prose" else 1
+        assert api.stats.calls == 3 * asked_again
+        assert judge.store.ledger.spent(judge.run).calls == api.stats.calls
+        with pytest.raises(JudgeStopped, match="load it again"):
+            ask(judge, texts(1))
+
+
+def test_a_long_job_goes_on_after_one_usable_reply(tmp_path: Path) -> None:
+    faults = Faults(script=["max_tokens", "max_tokens", None] + ["max_tokens"] * 30)
+    with FakeAPI(faults=faults) as api:
+        outcomes = ask(made(api, tmp_path / "v.sqlite", schema="json_schema"), texts(20))
+    assert [isinstance(o, Verdict) for o in outcomes] == [False, False, True] + [False] * 17
+    # A few answers are no long job: a training step of that size gets its failures.
+    with FakeAPI(faults=Faults({"prose": 1.0})) as api:
+        outcomes = ask(made(api, tmp_path / "v.sqlite"), texts(FIRST_ALONE_FROM - 1, start=100))
+    assert {o.kind for o in outcomes} == {"unparseable"}
+
+
+def test_only_the_first_of_many_steps_waits_for_a_call_alone(tmp_path: Path) -> None:
+    def in_flight_at_first(step: int) -> int:
+        """Calls of a step that the server had before it answered the first of them."""
+        before = len(api.log)
+        ask(judge, texts(FIRST_ALONE_FROM, start=100 * step))
+        calls = [e for e in api.log[before:] if e.endpoint == "messages"]
+        first_end = min(e.started + (e.seconds or 0) for e in calls)
+        return sum(e.started < first_end for e in calls)
+
+    with FakeAPI(latency=0.2) as api:
+        judge = made(api, tmp_path / "v.sqlite", start_concurrency=FIRST_ALONE_FROM)
+        assert in_flight_at_first(0) == 1
+        assert in_flight_at_first(1) > 1
+        judge._replied = {prefix: at - WARM_S for prefix, at in judge._replied.items()}
+        assert in_flight_at_first(2) == 1
+
+
 def test_a_missing_key_is_found_without_a_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api: FakeAPI
 ) -> None:
@@ -401,6 +451,23 @@ def test_an_impossible_budget_is_refused(api: FakeAPI, tmp_path: Path, budget: A
         made(api, tmp_path / "v.sqlite", budget_usd=budget)
 
 
+def test_processes_with_a_budget_need_a_name_for_their_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # as torchrun and accelerate set it
+    names = (MODEL, f"panel:{MODEL},anthropic:claude-haiku-5-5")
+    for name in names:
+        with pytest.raises(JudgeError, match=r"in each of 8 processes .* run=.*XYREWARD_RUN"):
+            load_judge(name, budget_usd=5.0)
+        assert load_judge(name, budget_usd=5.0, run="mine")
+        assert load_judge(name, budget_usd=5.0, processes=1)
+        assert load_judge(name)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "grpo-7")
+    judges = [one for name in names for one in model_judges(load_judge(name, budget_usd=5.0))]
+    assert [one.run for one in judges] == ["grpo-7"] * 3
+
+
 def test_a_budget_without_a_price_refuses_to_start(api: FakeAPI, tmp_path: Path) -> None:
     with pytest.raises(JudgeError, match=r"price of chat:qwen@.* is unknown.*XYREWARD_PRICES"):
         load_judge(f"chat:qwen@{api.base_url}", budget_usd=5.0)
@@ -412,9 +479,22 @@ def test_an_unknown_price_is_an_unknown_cost_and_never_0(tmp_path: Path) -> None
         assert isinstance(judge, ModelJudge)
         (outcome,) = ask(judge, texts(1))
         assert outcome.cost_usd is None
-        assert judge.stats.unpriced_calls >= 1
+        assert judge.stats.unpriced_calls == api.stats.delivered == 2
         assert judge.estimate([make_item()], ["another answer"]).cost_usd is None
-        assert judge.store.ledger.spent(judge.run).unpriced_calls >= 1
+        assert judge.store.ledger.spent(judge.run).unpriced_calls == 2
+
+
+def test_the_request_that_finds_out_about_schemas_is_on_the_runs_bill(tmp_path: Path) -> None:
+    prices = Prices.load({"models": {"chat:qwen": {"input": 1.0, "output": 2.0}}})
+    with FakeAPI() as api:
+        judge = load_judge(f"chat:qwen@{api.base_url}", store=tmp_path / "v.sqlite", prices=prices)
+        assert isinstance(judge, ModelJudge)
+        (outcome,) = ask(judge, texts(1))
+        usage = api.stats.delivered_usage
+    spent = judge.store.ledger.spent(judge.run)
+    assert spent.calls == judge.stats.calls == 2
+    assert spent.settled_usd == pytest.approx(prices.cost(usage, judge.name))
+    assert outcome.cost_usd < spent.settled_usd
 
 
 def test_a_server_that_does_not_count_has_an_unknown_cost_and_uses_up_the_budget(
@@ -505,6 +585,9 @@ def test_a_bare_query_is_grounded_once_by_a_call_that_sees_only_the_query(tmp_pa
         )
         # Chat messages with one turn ask the same thing in another form; only an equal form is free.
         assert again[0].verdict is not None
+        assert api.stats.calls == 2
+        score(query, ["Sleep more, TOKEN."], made(api, tmp_path / "v.sqlite"))
+        assert api.stats.calls == 2
 
 
 def test_a_query_whose_grounding_fails_has_a_failure_and_no_number(tmp_path: Path) -> None:
@@ -513,6 +596,16 @@ def test_a_query_whose_grounding_fails_has_a_failure_and_no_number(tmp_path: Pat
     assert one.reward is None
     assert one.failure is not None
     assert one.failure.kind == "unparseable"
+
+
+def test_a_grounding_that_fails_is_on_the_bill_of_one_of_its_answers(tmp_path: Path) -> None:
+    with FakeAPI(faults=Faults({"prose": 1.0})) as api:
+        judge = made(api, tmp_path / "v.sqlite")
+        scores = score("How do I?", ["Like this.", "Or like that.", "Or not."], judge)
+    failures = [s.failure for s in scores if s.failure is not None]
+    assert [f.kind for f in failures] == ["unparseable"] * 3
+    assert sum(f.cost_usd or 0 for f in failures) == pytest.approx(judge.stats.cost_usd)
+    assert sum((f.usage for f in failures), Usage()) == judge.stats.usage
 
 
 def test_an_item_that_says_nothing_of_a_goal_is_refused_by_judge_itself(
@@ -577,7 +670,7 @@ def test_eight_processes_that_score_the_same_answers_pay_once(tmp_path: Path) ->
         assert len(paid) <= 500 + 8
     with VerdictStore.open(tmp_path / "v.sqlite") as store:
         assert len(list(store.records())) == 500
-        assert store.ledger.spent("r").calls == 500
+        assert store.ledger.spent("r").calls == len(paid)
 
 
 def test_killed_again_and_again_it_pays_for_nothing_twice(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from xyreward.errors import JudgeError
 from xyreward.items import DEFAULT_LABELS, Item
 from xyreward.judges import Judge, load_judge, options_of
 from xyreward.judges.calls import JudgeStopped
+from xyreward.judges.model import ModelJudge
 from xyreward.judges.panel import PanelJudge, model_judges
+from xyreward.score_file import AnswersFile
 from xyreward.scoring import score
 from xyreward.testing import FakeAPI, Faults, ScriptedJudge, make_item
 from xyreward.verdict import JudgeFailure, LabelProbabilities, Verdict
@@ -293,6 +295,25 @@ def test_a_wrong_key_of_one_member_stops_the_panel(api: FakeAPI) -> None:
             score(ITEM, ["a"], judge)
 
 
+def test_a_stop_of_one_member_lets_replies_to_the_others_arrive_and_sends_no_more() -> None:
+    class StopsAtFour(Stops):
+        async def judge(self, items: Sequence[Item], answers: Sequence[str]) -> Any:
+            while server.stats.calls < 4:
+                await asyncio.sleep(0.01)
+            raise JudgeStopped("wrong key")
+
+    with FakeAPI(latency=0.3) as server:
+        claude = load_judge("anthropic", base_url=server.base_url, start_concurrency=4)
+        assert isinstance(claude, ModelJudge)
+        answers = [f"Go to bed earlier, number {n}." for n in range(10)]
+        with pytest.raises(JudgeStopped, match="wrong key"):
+            score(ITEM, answers, PanelJudge([claude, StopsAtFour()]))
+        stats = server.wait_idle()
+        assert (stats.calls, stats.delivered, stats.lost) == (4, 4, 0)
+    assert claude.stats.lost_calls == 0
+    assert claude.store.counts()["verdict"] == 4
+
+
 def test_check_asks_every_member() -> None:
     class Checks(ScriptedJudge):
         def check(self, items: Sequence[Item]) -> None:
@@ -323,6 +344,21 @@ def test_a_panel_that_cannot_infer_goals_says_so_like_any_other_judge() -> None:
     assert not hasattr(judge, "ground")
     with pytest.raises(JudgeError, match="cannot infer what a bare query is after"):
         score(["How do I?"], ["answer"], judge)
+
+
+def test_a_panel_with_a_member_that_needs_an_items_solutions_refuses_bare_queries_before_a_call(
+    tmp_path: Path,
+) -> None:
+    answers = tmp_path / "answers.jsonl"
+    answers.write_text(json.dumps({"query": "How do I?", "answer": "Like this."}), "utf-8")
+    with FakeAPI() as api:
+        for names in ("panel:local,anthropic", "panel:anthropic,local"):
+            judge = load_judge(names, base_url=api.base_url)
+            with pytest.raises(JudgeError, match="or a panel of nothing but such"):
+                score(["How do I make it louder?"], ["Buy a gong."], judge)
+            with pytest.raises(JudgeError, match="or a panel of nothing but such"):
+                AnswersFile(answers, [ITEM]).check(judge)
+        assert api.stats.requests == 0
 
 
 def test_a_failed_grounding_is_a_failure_of_the_panel() -> None:

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from canned import Canned, Response
 
 from xyreward.errors import JudgeError
 from xyreward.preflight import ANSWER, SAMPLE, Preflight, preflight
@@ -57,7 +59,7 @@ def test_a_healthy_judge_is_described_with_two_calls(api: FakeAPI, tmp_path: Pat
     assert head == f"{JUDGE} at {api.base_url}, rubric {rubric_version()}"
     assert verdict == "verdict: focus intended, intended solution yes (expected: intended, yes)"
     assert form == "form of replies: json_schema; model as served: claude-sonnet-5-5"
-    assert "came from the prompt cache" in prefix
+    assert re.search(r"from the prompt cache in the second call: \d{4}$", prefix)
     assert "1,000 of them" in cost
     # The check is no part of a run: it makes no store and files no verdict.
     assert not (tmp_path / "v.sqlite").exists()
@@ -89,6 +91,25 @@ def test_an_unknown_price_says_where_to_give_it(
     monkeypatch.setenv("XYREWARD_PRICES", str(tmp_path / "prices.json"))
     (told,) = [line for line in check(None, judge).lines if line.startswith("one verdict")]
     assert "US dollars, 1,000 of them" in told
+
+
+def test_a_server_that_does_not_count_has_an_unknown_cost_and_not_0(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    message = {"role": "assistant", "content": json.dumps(GOOD)}
+    completion = {"model": "m", "choices": [{"message": message, "finish_reason": "stop"}]}
+    prices = {"models": {"chat:m": {"input": 1.0, "output": 2.0}}}
+    (tmp_path / "prices.json").write_text(json.dumps(prices), "utf-8")
+    monkeypatch.setenv("XYREWARD_PRICES", str(tmp_path / "prices.json"))
+    served: dict[str, Response] = {
+        "/v1/models": (404, {}, {}),
+        "/v1/chat/completions": (200, {}, completion),
+    }
+    with Canned(by_path=served) as server:
+        found = check(None, f"chat:m@{server.url}", schema="plain")
+    assert found.ok
+    assert "cost unknown: the server does not say how many tokens it used" in found.lines[-1]
+    assert found.lines[-2].endswith("from the prompt cache in the second call: not reported")
 
 
 def test_options_reach_the_endpoint_and_none_is_left_out(api: FakeAPI) -> None:
@@ -188,7 +209,7 @@ def test_a_missing_cache_is_a_note_and_no_problem(api: FakeAPI) -> None:
     assert found.ok
     (note,) = [line for line in found.lines if line.startswith("note: ")]
     assert "read nothing from the prompt cache" in note
-    assert "of the second call 0 came from the prompt cache" in "\n".join(found.lines)
+    assert "from the prompt cache in the second call: 0" in "\n".join(found.lines)
 
 
 @pytest.mark.filterwarnings("ignore:judge anthropic.claude-sonnet-4-5:UserWarning")

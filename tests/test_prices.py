@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xyreward.errors import ConfigError
-from xyreward.prices import Price, Prices, Rates, cost, cost_table, worst_case
+from xyreward.prices import Price, Prices, Rates, cost_table
 from xyreward.verdict import Usage
 
 DOCS = Path(__file__).parent.parent / "docs" / "cost.md"
@@ -28,6 +28,10 @@ def no_prices_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def usage(**counts: int) -> Usage:
     return Usage(**counts)
+
+
+def cost(one: Usage, judge: str, *, batch: bool = False) -> float | None:
+    return Prices.load().cost(one, judge, batch=batch)
 
 
 # ---------------------------------------------------------------- cost
@@ -58,7 +62,7 @@ def test_nothing_costs_nothing_but_an_unknown_model_is_unknown() -> None:
         "chat:gpt-x@u",
     ):
         assert cost(Usage(), judge) is None
-        assert worst_case(10, 10, judge) is None
+        assert Prices.load().worst_case(10, 10, judge) is None
         assert PACKAGED.find(judge) is None
 
 

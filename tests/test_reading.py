@@ -9,7 +9,7 @@ from xyreward.fence import comparable, neutralise
 from xyreward.items import ItemKind
 from xyreward.judges.calls import Reply
 from xyreward.reading import FOCUS, SERVES, Reading, ReadingProblem, occurs, read_reply
-from xyreward.verdict import Labels, Suggestion, Usage
+from xyreward.verdict import Labels, Suggestion
 
 ANSWER = """Don't cut the cable. It carries 230 V even when the lamp is off.
 
@@ -208,13 +208,6 @@ def test_a_refusal_and_a_truncation_are_told_by_the_endpoint_whatever_the_text()
     cut = problem(Reply(GOOD[:50], stop="truncated", detail="4096 tokens"))
     assert (cut.kind, cut.detail) == ("truncated", "4096 tokens")
     assert problem(Reply("", stop="refused")).kind == "refused"
-
-
-def test_a_failure_keeps_what_was_paid_for() -> None:
-    bad = Reply("sorry", usage=Usage(input_tokens=7, output_tokens=2))
-    failure = problem(bad).failure(bad)
-    assert (failure.kind, failure.raw_text, failure.usage) == ("unparseable", "sorry", bad.usage)
-    assert failure.cost_usd is None
 
 
 def test_no_detail_quotes_the_answer_or_the_reply_at_length() -> None:

@@ -300,6 +300,13 @@ def test_answers_that_change_meanwhile_stop_it_and_make_no_output(changed: list[
 
 
 @pytest.mark.usefixtures("small")
+def test_answers_that_cannot_be_read_any_more_stop_it() -> None:
+    file = AnswersFile(write([row("good")]), ITEMS)
+    file.path.unlink()
+    with pytest.raises(ScoringStopped, match=r"cannot be read .*run the same command again"):
+        list(file)
+
+
 def test_answers_that_grow_meanwhile_are_not_judged_to_their_end() -> None:
     file = AnswersFile(write([row("good"), row("good")]), ITEMS)
     write([row("good")] * 2 + [row("bad")] * 9)

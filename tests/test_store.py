@@ -266,7 +266,7 @@ def test_a_store_that_another_process_makes_at_this_moment_is_ours(tmp_path: Pat
     path = tmp_path / "v"
     with closing(connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
-        made = []
+        made: list[str] = []
 
         def between(statement: str) -> None:
             if "sqlite_master" in statement and not made:

@@ -400,7 +400,8 @@ def _load_all(names: Sequence[str], options: Mapping[str, Any]) -> list[Judge]:
     taken = {name: options_of(name) for name in names}
     if unused := [option for option in options if not any(option in of for of in taken.values())]:
         raise typer.BadParameter(f"none of {', '.join(names)} takes {', '.join(unused)}")
-    given = {**options, "run": options.get("run") or new_run("compare")}
+    run = options.get("run") or new_run("compare", options.get("budget_usd"))
+    given = {**options, "run": run}
     return [
         load_judge(name, **{o: v for o, v in given.items() if o in taken[name]}) for name in names
     ]
@@ -513,17 +514,32 @@ def _say_bill(judges: Sequence[ModelJudge]) -> None:
     for one in judges:
         stats = one.stats
         text = f"{one.name}: {stats.calls} calls, {stats.from_store} from the store; US dollars: "
-        text += f"{stats.cost_usd:.4f}"
-        if stats.unpriced_calls:
-            text += f" and {stats.unpriced_calls} calls of unknown price"
+        text += _dollars(stats.cost_usd, stats.unpriced_calls)
         if stats.lost_calls:
+            text += f"; {stats.lost_calls} calls without a reply are possibly billed, at most "
+            text += _dollars(stats.possibly_usd, stats.unpriced_lost_calls)
+        if stats.usage.input_tokens and not one.in_batches:
+            read = stats.usage.cache_read_tokens
+            prompt = read + stats.usage.cache_write_tokens + stats.usage.input_tokens
             text += (
-                f"; {stats.lost_calls} calls without a reply are possibly billed, at most "
-                f"{stats.possibly_usd:.4f}"
+                f"; {100 * read / prompt:.0f} % of the prompts' tokens came from the prompt cache"
             )
         _say(text)
     for run, one in {one.run: one for one in judges}.items():
-        _say(f"run {run!r} in all: {one.store.ledger.spent(run).settled_usd:.4f} US dollars")
+        spent = one.store.ledger.spent(run)
+        text = (
+            f"run {run!r} in all, US dollars: {_dollars(spent.settled_usd, spent.unpriced_calls)}"
+        )
+        if spent.possibly_usd:
+            text += f", and possibly {spent.possibly_usd:.4f} for calls without a reply"
+        _say(text)
+
+
+def _dollars(usd: float, unpriced: int) -> str:
+    """A sum of which some calls are no part, since nobody knows what they cost."""
+    if unpriced and not usd:
+        return f"unknown, for {unpriced} calls of unknown price"
+    return f"{usd:.4f}" + (f" and {unpriced} calls of unknown price" if unpriced else "")
 
 
 def _side(name: str) -> Any:

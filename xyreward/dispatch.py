@@ -8,7 +8,7 @@ says "too many" (429), and everybody pauses when the service as a whole is overl
     dispatcher = Dispatcher(Limits(max_concurrency=32, requests_per_minute=1000))
     reply = await dispatcher.run(lambda timeout: endpoint.send(call, timeout=timeout), tokens=5500)
 
-Not here: what is sent (`judges/`), what it costs (`prices.py`), what is remembered (`store.py`).
+Not here: what is sent (`judges/`), what it costs (`prices.py`), what is remembered (`store/`).
 """
 
 from __future__ import annotations
@@ -206,6 +206,10 @@ class Dispatcher:
                 any of the sendings may have been charged for.
             JudgeStopped: this call or another one found that no call can succeed.
         """
+        if self._stopped is not None:
+            raise JudgeStopped(
+                f"{self._stopped} (This judge has stopped for good; when that is mended, load it again.)"
+            ) from self._stopped
         return await self._here().run(_Job(send, tokens, attempts or _Unobserved(), deadline))
 
     def batch_deadline(self) -> float | None:
@@ -244,7 +248,8 @@ class Dispatcher:
                 here = self._loops[running] = _Loop(self, running)
         return here
 
-    def _stop(self, error: JudgeStopped) -> None:
+    def stop(self, error: JudgeStopped) -> None:
+        """Send nothing more, as after a JudgeStopped of a call of one's own."""
         with self._lock:
             if self._stopped is not None:
                 return
@@ -411,7 +416,7 @@ class _Loop:
             async with asyncio.timeout(seconds) as patience:
                 reply = await job.send(seconds)
         except JudgeStopped as stop:
-            self._owner._stop(stop)
+            self._owner.stop(stop)
             await _to_the_end(job.attempts.released())
             raise
         except CallError as raised:

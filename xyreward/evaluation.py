@@ -177,6 +177,7 @@ def evaluate(
     Raises:
         JudgeError, MissingDependency: before anything is generated, if the judge cannot be loaded or
             says that it cannot judge such items.
+        ValueError: items share an id, or the goals of some were inferred by a model and those of others not.
     """
     judged_by = load_judge(judge) if "writing" in parts else None
     if (check := getattr(judged_by, "check", None)) is not None:
@@ -194,6 +195,12 @@ def evaluate(
     }
     if len(rows) != len(items):
         raise ValueError("items of an evaluation need distinct ids; two sources share some")
+    inferred = sum(item.inferred or item.bare for item in items)
+    if judged_by is not None and 0 < inferred < len(items):
+        raise ValueError(
+            f"a model infers the goals of {inferred} of the {len(items)} items, and the others bring theirs; "
+            "verdicts on the two are not averaged, so evaluate them apart"
+        )
 
     def tick(what: str, total: int) -> Callable[[int], object] | None:
         return (lambda done: progress(what, done, total)) if progress else None

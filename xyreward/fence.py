@@ -109,7 +109,7 @@ def fence(parts: Sequence[Part]) -> str:
 
 
 def parse_fences(text: str) -> list[Part]:
-    """The parts of a text that holds `fence()`'s output, in order; used by tests and the fake API.
+    """The parts of a text that holds `fence()`'s output, in order: what tests take a request apart with.
 
     A worked example's marks (`EXAMPLE` in place of a code) are not marks of a request.
     """

@@ -250,7 +250,9 @@ class Item(_Frozen):
     @property
     def inferred(self) -> bool:
         """Whether a model inferred the requests and solutions from the query."""
-        return bool(self.meta.get("inferred"))
+        return (
+            self.meta.get("inferred") is True
+        )  # a source's column of this name says something else
 
     @classmethod
     def of_query(cls, query: str | Sequence[Mapping[str, str]]) -> Item:

@@ -101,11 +101,14 @@ async def _of_model(judge: ModelJudge) -> Preflight:
         )
         cached = "not reported" if found.cache_read_tokens is None else f"{found.cache_read_tokens}"
         lines.append(
-            f"shared prefix: {counted} tokens (estimated offline: {estimate}); of the second call "
-            f"{cached} came from the prompt cache"
+            f"shared prefix: {counted} tokens (estimated offline: {estimate}); from the prompt cache in "
+            f"the second call: {cached}"
         )
-        cost = judge.prices.cost(found.per_call, judge.name)
+        counts = found.replies[-1].usage_reported
+        cost = judge.prices.cost(found.per_call, judge.name) if counts else None
         price = "price unknown, give it in a file named by XYREWARD_PRICES (docs/cost.md)"
+        if not counts:
+            price = "cost unknown: the server does not say how many tokens it used"
         if cost is not None:
             checked = judge.prices.checked
             price = f"{cost:.5f} US dollars, 1,000 of them {1000 * cost:.2f} (prices of {checked})"

@@ -5,7 +5,8 @@ of the same form, named by XYREWARD_PRICES or given to `Prices.load`, adds to it
 
     {"models": {"chat:qwen3.5-9b": {"input": 0, "output": 0}}}
 
-Not here: how many tokens a call has (`rubric.py` estimates, the server counts), the budget (`store.py`).
+Not here: how many tokens a call has (`rubric.py` estimates, the server counts), the
+budget (`store/ledger.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib import resources
 from os import PathLike
 from pathlib import Path
@@ -212,24 +212,6 @@ def cost_table(
                 cells.append("unknown" if dollars is None else f"{dollars:.2f}")
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def cost(usage: Usage, judge: str, *, batch: bool = False) -> float | None:
-    """`Prices.cost` of the packaged prices and those of XYREWARD_PRICES."""
-    return _default(os.environ.get("XYREWARD_PRICES")).cost(usage, judge, batch=batch)
-
-
-def worst_case(
-    input_tokens: int, max_tokens: int, judge: str, *, batch: bool = False
-) -> float | None:
-    """`Prices.worst_case` of the packaged prices and those of XYREWARD_PRICES."""
-    prices = _default(os.environ.get("XYREWARD_PRICES"))
-    return prices.worst_case(input_tokens, max_tokens, judge, batch=batch)
-
-
-@lru_cache(maxsize=4)
-def _default(_environment: str | None) -> Prices:
-    return Prices.load()
 
 
 def _full(name: str) -> str:

@@ -21,7 +21,6 @@ from xyreward.judges.calls import Reply
 from xyreward.verdict import (
     FailureKind,
     Focus,
-    JudgeFailure,
     Labels,
     Serves,
     Suggestion,
@@ -81,16 +80,6 @@ class ReadingProblem:
     complaints: tuple[str, ...] = ()
     """What to tell the judge if it is asked once more: our own words and numbers only, never text of
     the reply or the answer. Not empty just for `inconsistent`."""
-
-    def failure(self, reply: Reply) -> JudgeFailure:
-        """The JudgeFailure of a reply that is not asked for again; `cost_usd` is left to the caller."""
-        return JudgeFailure(
-            kind=self.kind,
-            detail=self.detail,
-            raw_text=reply.text,
-            usage=reply.usage,
-            cost_usd=None,
-        )
 
 
 class Unread(Exception):  # noqa: N818  # reads as what it is

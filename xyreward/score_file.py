@@ -126,15 +126,20 @@ class AnswersFile:
             ScoringStopped: the file is not what it was when it was checked.
         """
         digest = hashlib.sha256()
-        for count, (_, line) in enumerate(self._lines(), start=1):
-            digest.update(line)
-            try:
-                row = self._row(line)
-            except ValueError:
-                self._changed()
-            if count > self.rows:
-                self._changed()
-            yield row
+        try:
+            for count, (_, line) in enumerate(self._lines(), start=1):
+                digest.update(line)
+                try:
+                    row = self._row(line)
+                except ValueError:
+                    self._changed()
+                if count > self.rows:
+                    self._changed()
+                yield row
+        except DataError as error:  # of `_lines`: verdicts may be paid for by now
+            raise ScoringStopped(
+                f"{error.problems[0]}; what is done is kept, run the same command again to go on"
+            ) from None
         if digest.hexdigest() != self.hash:
             self._changed()
 
@@ -156,7 +161,7 @@ class AnswersFile:
             raise JudgeError(
                 f"{self.path}: {self.bare} rows bring a query and no item that says what is wanted; judge "
                 f"{judge.name!r} cannot infer it. Take a judge that asks a model (anthropic:<model>, "
-                "chat:<model>@<base_url>), or name items with item_id"
+                "chat:<model>@<base_url>, or a panel of nothing but such), or name items with item_id"
             )
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:

@@ -192,7 +192,7 @@ async def _grounded(
         raise JudgeError(
             f"judge {judge.name!r} cannot infer what a bare query is after; give items with their "
             "stated and intended requests and solutions, or take a judge that asks a model "
-            "(anthropic:<model>, chat:<model>@<base_url>)"
+            "(anthropic:<model>, chat:<model>@<base_url>, or a panel of nothing but such)"
         )
     return dict(zip(at, await ground([items[i] for i in at]), strict=True))
 

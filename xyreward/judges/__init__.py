@@ -184,7 +184,8 @@ def _panel(members: str, given: Mapping[str, Any]) -> Judge:
     from xyreward.judges.panel import PanelJudge
 
     # One bill: a budget of 5 dollars is not 5 dollars for each member.
-    given = {**given, "run": given.get("run") or new_run("panel")}
+    run = given.get("run") or new_run("panel", given.get("budget_usd"), given.get("processes"))
+    given = {**given, "run": run}
     loaded = []
     for name in _members(members):
         known = options_of(name)

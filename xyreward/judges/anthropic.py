@@ -407,7 +407,9 @@ class AnthropicEndpoint:
                 return Usage()
             return (await self._send(PROBE, schema, seconds)).usage
 
-        self._schema, usage = await settle_schema(probe, timeout=timeout)
+        found, usage = await settle_schema(probe, timeout=timeout)
+        # Two may ask at once. Keys are made from what the first one found.
+        self._schema = self._schema or found
         return usage
 
     async def _told_capability(self, timeout: float) -> bool | None:
@@ -463,7 +465,7 @@ class AnthropicEndpoint:
         except JudgeStopped as error:
             return EndpointCheck(self.name, self.base_url, problems=(str(error),))
         check = await check_sending(self, call, timeout=timeout)
-        if check.ok and call.prefix and not check.cache_read_tokens:
+        if check.ok and call.prefix and check.cache_read_tokens == 0:
             warnings_.append(
                 f"{self.name}: the second of two equal calls read nothing from the prompt cache "
                 f"(prefix of {prefix_tokens or 'unknown'} tokens; models ask for 512 to 4096), so "

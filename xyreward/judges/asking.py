@@ -19,6 +19,7 @@ import os
 import random
 import time
 import uuid
+import warnings
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,6 +44,16 @@ FIRST_ALONE_FROM = 16
 """From so many calls on, the first is sent alone: it finds a wrong key before 64 calls do, and it writes
 the prompt cache that all the others read."""
 
+FIRST_TRIES = 3
+"""So many first replies of a long job, each sent alone, may be no verdicts before it stops."""
+
+NO_VERDICT: frozenset[FailureKind] = frozenset({"unparseable", "off_menu", "truncated"})
+"""What a model or server makes of every reply that cannot do what is asked: no JSON, no room for it."""
+
+WARM_S = 240.0
+"""Seconds after a reply in which no call with the same prefix is sent alone: a prompt cache lives for five
+minutes from its last reading, and in a training loop every step would wait for two replies in a row."""
+
 
 @dataclass(slots=True)
 class JudgeStats:
@@ -62,7 +73,9 @@ class JudgeStats:
     lost_calls: int = 0
     """Sendings without a reply that the server may charge for."""
     possibly_usd: float = 0.0
-    """Upper bound of what those may cost on top."""
+    """Upper bound of what those may cost on top, where their price is known."""
+    unpriced_lost_calls: int = 0
+    """Those of `lost_calls` whose price is unknown."""
     latencies: deque[float] = field(default_factory=lambda: deque(maxlen=10_000))
     """Seconds from sending to reply, of the latest replies."""
 
@@ -85,6 +98,9 @@ class Estimate:
     """If every reply used all of its tokens and nothing came from the prompt cache."""
     minutes: float | None
     """At the given limits per minute; None without any, since latency is not known beforehand."""
+    on_their_way: int = 0
+    """Of `calls`: sent in a message batch that is not collected yet. A judge with `batches=True` collects
+    them; any other asks, and pays, a second time."""
 
     def __add__(self, other: Estimate) -> Estimate:
         return Estimate(
@@ -96,16 +112,23 @@ class Estimate:
             total(self.cost_usd, other.cost_usd),
             total(self.worst_usd, other.worst_usd),
             total(self.minutes, other.minutes),
+            self.on_their_way + other.on_their_way,
         )
 
     def __str__(self) -> str:
         cost = "unknown (no price)" if self.cost_usd is None else f"about {self.cost_usd:.2f}"
         worst = "" if self.worst_usd is None else f", at most {self.worst_usd:.2f}"
         minutes = "" if self.minutes is None else f"; {self.minutes:.0f} minutes at these limits"
+        batched = ""
+        if self.on_their_way:
+            batched = (
+                f"; {self.on_their_way} of the calls are on their way in message batches: with batches they "
+                "are collected, without they are paid for twice"
+            )
         return (
             f"{self.calls} calls to make, {self.in_store} verdicts in the store; about "
             f"{self.input_tokens:,} input and {self.output_tokens:,} output tokens; US dollars: {cost}"
-            f"{worst}{minutes}"
+            f"{worst}{minutes}{batched}"
         )
 
 
@@ -158,12 +181,13 @@ class ModelAsker:
             store: a store or its path. None: XYREWARD_STORE, or a file in the user's cache folder.
             limits: concurrency, rates and deadlines.
             budget_usd: hard cap on what the run may cost, over all processes with the same `run`.
-            run: whose bill it is. None: XYREWARD_RUN, or TORCHELASTIC_RUN_ID where torchrun set it, or
-                a name of this object alone.
+            run: whose bill it is. None: XYREWARD_RUN, or TORCHELASTIC_RUN_ID where torchrun was given
+                one, or a name of this object alone, which several processes cannot share.
             prices: None: those of the package and of XYREWARD_PRICES.
 
         Raises:
-            JudgeError: the budget is no positive number, or there is a budget and no price.
+            JudgeError: the budget is no positive number, or there is a budget and no price, or a
+                budget in one of several processes and no name of the run.
             ConfigError: a price file is malformed.
         """
         self.endpoint = endpoint
@@ -174,10 +198,15 @@ class ModelAsker:
         if budget_usd is not None:
             self._check_budget(budget_usd)
         self.budget_usd = budget_usd
-        self.run = run or new_run(endpoint.name)
         self.dispatcher = Dispatcher(limits)
+        self.run = run or new_run(endpoint.name, budget_usd, self.dispatcher.limits.processes)
         self._store = store
         self._fixed_sizes: dict[str, int] = {}
+        self._warned_of_batches = False
+        self._was_usable = False
+        """Whether any reply was a verdict or a grounding."""
+        self._replied: dict[str, float] = {}
+        """Prefix -> when a reply to it last came, on the monotonic clock."""
 
     def beside(self) -> ModelAsker:
         """Another one of the same model, store, limits, budget and bill: to ask it other things.
@@ -295,10 +324,14 @@ class ModelAsker:
                 usage = await self.endpoint.settle()
             except CallError as error:
                 raise JudgeStopped(
-                    f"{self.name}: no answer to a first small request: {error}"
+                    f"{self.name}: no answer to a first small request ({error}). See that the server at "
+                    f"{self.endpoint.base_url} is up, then run again"
                 ) from error
             if usage != Usage():  # asking for the list of models is free
-                self._book(Reply("", usage))
+                # A few tokens, on the run's bill like any other call, but not set aside before.
+                cost, ledger = self._book(Reply("", usage)), self.store.ledger
+                if reservation := ledger.reserve(self.run, cost):
+                    ledger.settle(reservation, cost)
         questions = ask(self.endpoint.parameters)
         return questions, self._stored(questions)
 
@@ -313,6 +346,7 @@ class ModelAsker:
         found: dict[str, Any],
     ) -> None:
         """Decide all of `todo`: into `here` what was asked for here, into `found` what others paid."""
+        self._warn_of_batches(todo)
         deadline = self.dispatcher.batch_deadline()
         elsewhere: deque[Question] = deque()
 
@@ -340,8 +374,22 @@ class ModelAsker:
                 self.stats.from_store += 1
                 self._tick()
 
-        if len(todo) >= FIRST_ALONE_FROM:
-            await one(todo.popleft())
+        async def first_alone() -> None:
+            useless: list[JudgeFailure] = []
+            while len(useless) < FIRST_TRIES:
+                question = todo.popleft()
+                await one(question)
+                outcome = here.get(question.key)
+                if not isinstance(outcome, JudgeFailure) or outcome.kind not in NO_VERDICT:
+                    return
+                if self._was_usable:
+                    return
+                useless.append(outcome)
+            raise self._useless(useless[-1])
+
+        last = self._replied.get(todo[0].call.prefix, -math.inf)
+        if len(todo) >= FIRST_ALONE_FROM and time.monotonic() - last > WARM_S:
+            await first_alone()
         workers = [
             asyncio.create_task(worker())
             for _ in range(min(len(todo), self.dispatcher.limits.concurrency_here))
@@ -359,6 +407,31 @@ class ModelAsker:
             for task in workers:
                 task.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
+
+    def _useless(self, last: JudgeFailure) -> JudgeStopped:
+        advice = "raise max_tokens" if last.kind == "truncated" else "try schema='plain'"
+        stop = JudgeStopped(
+            f"{self.name}: none of the first {FIRST_TRIES} replies can be used, the last one is "
+            f"{last.kind}: {last.detail}. The others would cost as much and bring as little: "
+            f"{advice}, see what `xyreward judge check` says, or take another model"
+        )
+        self.dispatcher.stop(stop)
+        return stop
+
+    def _warn_of_batches(self, questions: Iterable[Question]) -> None:
+        # Asked nevertheless: a batch may take a day, and who wants a verdict now knows that it costs.
+        if self._warned_of_batches:
+            return
+        batched = self.store.batches.on_their_way(q.key for q in questions)
+        if batched:
+            self._warned_of_batches = True
+            warnings.warn(
+                f"{self.name}: {len(batched)} of these questions are on their way in message batches "
+                f"({min(batched.values())}) and are now paid for a second time; to collect them instead, "
+                "use batches=True (--batches)",
+                UserWarning,
+                stacklevel=2,
+            )
 
     async def _ask(
         self, question: Question, deadline: float | None
@@ -398,9 +471,11 @@ class ModelAsker:
             if not best[0] or len(stored) > len(best[1]):
                 best = questions, stored
         questions, stored = best
-        return self._estimate(questions, [q for k, q in questions.items() if k not in stored])
+        missing = {key: question for key, question in questions.items() if key not in stored}
+        batched = self.store.batches.on_their_way(missing) if self._has_store else {}
+        return self._estimate(len(questions), [*missing.values()], len(batched))
 
-    def _estimate(self, questions: Mapping[str, Q], missing: Sequence[Q]) -> Estimate:
+    def _estimate(self, questions: int, missing: Sequence[Q], on_their_way: int) -> Estimate:
         calls = [question.call for question in missing]
         prefix = sum(estimate_tokens(call.prefix) for call in calls)
         unique = sum(_estimate_unique(call) for call in calls)
@@ -432,14 +507,15 @@ class ModelAsker:
                 cache_writes=1 if len(calls) >= FIRST_ALONE_FROM else limits.start_concurrency,
             )
         return Estimate(
-            questions=len(questions),
-            in_store=len(questions) - len(calls),
+            questions=questions,
+            in_store=questions - len(calls),
             calls=len(calls),
             input_tokens=prefix + unique,
             output_tokens=output,
             cost_usd=cost,
             worst_usd=worst,
             minutes=max(minutes, default=None),
+            on_their_way=on_their_way,
         )
 
     def _worst(self, call: Call) -> float | None:
@@ -547,6 +623,7 @@ class _Asking:
 
     def received(self, reply: Reply) -> None:
         judge, question = self._judge, self._question
+        judge._replied[self._call.prefix] = time.monotonic()
         paid = judge._book(reply)
         self.usage += reply.usage
         self.cost_usd = total(self.cost_usd, paid)
@@ -556,6 +633,7 @@ class _Asking:
             self.result = found
             judge.store.ledger.settle(self._taken(), judge._of_budget(paid, self._worst))
             return
+        judge._was_usable = True
         self.result = StoredVerdict(
             key=question.key,
             kind=question.record,
@@ -575,14 +653,21 @@ class _Asking:
         self._judge.store.ledger.release(self._taken())
 
     def lost(self) -> None:
-        self._judge.stats.lost_calls += 1
-        self._judge.stats.possibly_usd += self._worst or 0.0
+        stats = self._judge.stats
+        stats.lost_calls += 1
+        stats.possibly_usd += self._worst or 0.0
+        stats.unpriced_lost_calls += self._worst is None
         self._judge.store.ledger.lose(self._taken())
 
     def _taken(self) -> str:
         taken, self._reservation = self._reservation, None
         assert taken is not None
         return taken
+
+
+def without_cost(failure: JudgeFailure) -> JudgeFailure:
+    """For the second of two equal questions: it was paid once, and costs are summed over outcomes."""
+    return replace(failure, usage=Usage(), cost_usd=0.0)
 
 
 def total(a: float | None, b: float | None) -> float | None:
@@ -602,9 +687,20 @@ def _estimate_unique(call: Call) -> int:
     return estimate_tokens(call.text)
 
 
-def new_run(judge: str) -> str:
-    """The name of a run that was given none: the environment's, else one of its own."""
+def new_run(judge: str, budget_usd: float | None = None, processes: int | None = None) -> str:
+    """The name of a run that was given none: the environment's, else one of its own.
+
+    Raises:
+        JudgeError: each of several processes (None: WORLD_SIZE) would have a budget of its own.
+    """
     # torchrun gives every process of one launch the same id, "none" where it was not told one.
     torchrun = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    given = os.environ.get("XYREWARD_RUN") or (None if torchrun == "none" else torchrun)
-    return given or f"{judge} {uuid.uuid4().hex[:12]}"
+    if given := os.environ.get("XYREWARD_RUN") or (None if torchrun == "none" else torchrun):
+        return given
+    processes = processes or Limits().processes
+    if budget_usd is not None and processes > 1:
+        raise JudgeError(
+            f"budget_usd is {budget_usd:g} in each of {processes} processes (WORLD_SIZE), which do not know "
+            "that they are one run; give all of them the same run=..., or set XYREWARD_RUN"
+        )
+    return f"{judge} {uuid.uuid4().hex[:12]}"

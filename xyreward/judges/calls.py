@@ -3,7 +3,7 @@
 Everything that judges by asking a model agrees on these few types: the rubric makes a Call, an
 Endpoint sends it once, the dispatcher decides how often and when, the store remembers the outcome.
 
-Not here: what the text says (`rubric.py`), how a reply is read (`verdict.py`), retries and limits
+Not here: what the text says (`rubric.py`), how a reply is read (`reading.py`), retries and limits
 (`dispatch.py`), the two kinds of endpoint (`judges/anthropic.py`, `judges/chat.py`).
 """
 

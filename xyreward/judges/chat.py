@@ -341,7 +341,9 @@ class ChatEndpoint:
         async def probe(schema: SchemaMode, seconds: float) -> Usage:
             return (await self._send(PROBE, schema, seconds)).usage
 
-        self._schema, usage = await settle_schema(probe, timeout=timeout)
+        found, usage = await settle_schema(probe, timeout=timeout)
+        # Two may ask at once. Keys are made from what the first one found.
+        self._schema = self._schema or found
         return usage
 
     async def check(self, call: Call, *, timeout: float = 60.0) -> EndpointCheck:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache, partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from xyreward import rubric
 from xyreward.dispatch import Limits
 from xyreward.errors import JudgeError
 from xyreward.items import Item, ItemKind, text_hash
-from xyreward.judges.asking import Estimate, ModelAsker, Question
+from xyreward.judges.asking import Estimate, ModelAsker, Question, without_cost
 from xyreward.judges.calls import Call, Endpoint, Reply
 from xyreward.judges.votes import Outcome, combine
 from xyreward.prices import Prices
@@ -166,9 +166,9 @@ class ModelJudge(ModelAsker):
             ]
 
         grounded: list[Item | JudgeFailure] = []
-        for item, (_, found, _) in zip(items, await self.decide(ask), strict=True):
+        for item, (_, found, paid) in zip(items, await self.decide(ask), strict=True):
             if isinstance(found, JudgeFailure):
-                grounded.append(found)
+                grounded.append(found if paid else without_cost(found))
                 continue
             inferred = Grounding(**_tuples(json.loads(found.payload)))
             grounded.append(inferred.item(item))
@@ -208,7 +208,7 @@ class ModelJudge(ModelAsker):
         self, question: JudgeQuestion, found: StoredVerdict | JudgeFailure, paid: bool
     ) -> Outcome:
         if isinstance(found, JudgeFailure):
-            return found if paid else replace(found, usage=Usage(), cost_usd=0.0)
+            return found if paid else without_cost(found)
         data = json.loads(found.payload)
         labels = Labels(**data["labels"])
         return Verdict(

@@ -13,6 +13,7 @@ from xyreward.errors import JudgeError
 from xyreward.items import Item
 from xyreward.judges import Judge
 from xyreward.judges.asking import Estimate
+from xyreward.judges.calls import JudgeStopped
 from xyreward.judges.model import ModelJudge
 from xyreward.judges.votes import Outcome, combine
 from xyreward.verdict import JudgeFailure
@@ -61,10 +62,13 @@ class PanelJudge:
         return total
 
     async def judge(self, items: Sequence[Item], answers: Sequence[str]) -> list[Outcome]:
-        """See `Judge`. A member that stops for good (wrong key, spent limit) stops the panel."""
+        """See `Judge`. A member that stops for good (wrong key, spent limit) stops all members."""
         asked = [asyncio.create_task(m.judge(items, answers)) for m in self._members]
         try:
             by_member = await asyncio.gather(*asked)
+        except JudgeStopped as stop:
+            await self._end(stop, asked)
+            raise
         finally:
             # One that goes on would spend money on verdicts that nobody waits for.
             for one in asked:
@@ -75,18 +79,29 @@ class PanelJudge:
             for item, of_answer in zip(items, zip(*by_member, strict=True), strict=True)
         ]
 
+    async def _end(self, stop: JudgeStopped, asked: Sequence[asyncio.Task[list[Outcome]]]) -> None:
+        """Have nothing more sent. Replies that are on their way are paid for: let them arrive."""
+        sending = []
+        for member, task in zip(self._members, asked, strict=True):
+            # A batch loses nothing when nobody waits for it.
+            if isinstance(member, ModelJudge) and not member.in_batches:
+                member.dispatcher.stop(stop)
+                sending.append(task)
+            else:
+                task.cancel()
+        await asyncio.gather(*sending, return_exceptions=True)
+
     @property
     def ground(self) -> Callable[[Sequence[Item]], Awaitable[list[Item | JudgeFailure]]]:
-        """That of the first member that can infer goals, for all: they must judge the same item.
+        """That of the first member, for all: they must judge the same item.
 
         Raises:
-            AttributeError: no member can, and so the panel cannot.
+            AttributeError: a member cannot judge bare queries by itself, and so the panel cannot. What one
+                infers may lack what another needs (`local`: solutions), and would be paid for by then.
         """
-        for member in self._members:
-            if ground := getattr(member, "ground", None):
-                found: Callable[[Sequence[Item]], Awaitable[list[Item | JudgeFailure]]] = ground
-                return found
-        raise AttributeError(f"{self.name}: no member can infer the goal of a bare query")
+        found: Callable[[Sequence[Item]], Awaitable[list[Item | JudgeFailure]]]
+        found, *_ = [member.ground for member in self._members]  # type: ignore[attr-defined]
+        return found
 
 
 def model_judges(judge: Judge) -> list[ModelJudge]:

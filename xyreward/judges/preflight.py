@@ -1,7 +1,7 @@
 """What an endpoint is asked before a long job: does it take a schema, does it answer, does it cache.
 
 Not here: the endpoints' own questions (`judges/anthropic.py`, `judges/chat.py`), and whether the
-replies are verdicts (`verdict.py`).
+replies are verdicts (`reading.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tenacity import (
 )
 
 from xyreward.judges.calls import Call, CallError, Endpoint, JudgeStopped, Reply
-from xyreward.judges.transport import SchemaMode, SchemaRefused, add_usage
+from xyreward.judges.transport import SchemaMode, SchemaRefused
 from xyreward.verdict import Usage
 
 
@@ -93,7 +93,8 @@ class EndpointCheck:
     usage: Usage = field(default_factory=Usage)
     """Tokens that the check itself cost."""
     per_call: Usage = field(default_factory=Usage)
-    """Tokens of the second sending: what a call costs once the prefix is cached."""
+    """Tokens of the second sending: what a call costs once the prefix is cached. All 0 where the server
+    does not count (`Reply.usage_reported`)."""
     prefix_tokens: int | None = None
     """Tokens of the shared prefix as the server counts them. None where it cannot count."""
     cache_read_tokens: int | None = None
@@ -119,7 +120,7 @@ async def check_sending(endpoint: Endpoint, call: Call, *, timeout: float) -> En
             check = replace(
                 check,
                 model=reply.model,
-                usage=add_usage(check.usage, reply.usage),
+                usage=check.usage + reply.usage,
                 per_call=reply.usage,
                 replies=(*check.replies, reply),
             )
@@ -147,7 +148,7 @@ async def check_sending(endpoint: Endpoint, call: Call, *, timeout: float) -> En
         check,
         problems=tuple(problems),
         structured=structured,
-        cache_read_tokens=last.usage.cache_read_tokens,
+        cache_read_tokens=last.usage.cache_read_tokens if last.usage_reported else None,
     )
 
 

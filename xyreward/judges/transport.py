@@ -24,7 +24,6 @@ from weakref import WeakKeyDictionary
 
 from xyreward.errors import JudgeError
 from xyreward.judges.calls import CallError, JudgeStopped
-from xyreward.verdict import Usage
 
 SchemaMode = Literal["json_schema", "plain"]
 """How the form of the reply is asked for: by structured output, or by the prompt alone."""
@@ -416,13 +415,3 @@ def tokens(usage: object, *path: str) -> int:
     for name in path:
         usage = usage.get(name) if isinstance(usage, Mapping) else None
     return usage if isinstance(usage, int) and not isinstance(usage, bool) and usage > 0 else 0
-
-
-def add_usage(*usages: Usage) -> Usage:
-    """The sum."""
-    return Usage(
-        input_tokens=sum(u.input_tokens for u in usages),
-        output_tokens=sum(u.output_tokens for u in usages),
-        cache_read_tokens=sum(u.cache_read_tokens for u in usages),
-        cache_write_tokens=sum(u.cache_write_tokens for u in usages),
-    )
