@@ -1,5 +1,6 @@
 """Pairs of judged answers: what holds for every set, whatever the answers and verdicts."""
 
+import random
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -151,11 +152,12 @@ def test_whatever_the_answers_no_pair_breaks_a_promise_and_every_candidate_is_ac
 def test_a_set_of_which_half_the_verdicts_failed_has_none_of_those_answers(
     mini: list[Item],
 ) -> None:
-    items = [item for item in mini if item.kind == "xy"][:60]
+    items = [item for item in mini if item.kind == "xy" and item.language == "en"][:60]
+    words = [f"word{n}" for n in range(300)]
     answers, outcomes = [], {}
     for item in items:
         for n in range(8):
-            text = f"{item.query_text[:60]} Answer {n}, {'with more' if n % 2 else 'less'} to say."
+            text = f"{' '.join(random.Random(f'{item.id} {n}').sample(words, 30))}."
             answers.append(answer(item, text, number=n))
             failed = (n + len(item.id)) % 2 == 0
             good = LABELS[0] if n < 4 else LABELS[1]
@@ -173,7 +175,7 @@ def test_a_set_of_which_half_the_verdicts_failed_has_none_of_those_answers(
 
 def test_what_is_judged_and_trained_on_is_masked_and_counted() -> None:
     item = make_item(query="Write to ada@lovelace.org about the loom: how?")
-    secret, plain = "Ring +44 20 7946 0958 and ask for a date.", "Write a letter by hand instead."
+    secret, plain = "Ring +44 20 7183 8750 and ask for a date.", "Write a letter by hand instead."
     seen: list[str] = []
 
     class Recorder(ScriptedJudge):
@@ -189,7 +191,7 @@ def test_what_is_judged_and_trained_on_is_masked_and_counted() -> None:
     (pair,) = found.pairs
     assert (pair.chosen, pair.rejected) == (plain, masked)
     assert pair.prompt[-1]["content"] == "Write to [email] about the loom: how?"
-    assert not any("ada@" in text or "7946" in text for text in seen)
+    assert not any("ada@" in text or "7183" in text for text in seen)
     assert found.masked == {"email": 1, "phone": 1}
     assert pair.cluster == item.content_hash  # of the query as it came
 
@@ -286,7 +288,7 @@ def test_a_judge_must_prefer_chosen_in_both_orders_where_that_is_asked_for(tmp_p
     from xyreward.judges import load_judge
 
     with FakeAPI() as api:
-        judge = load_judge(f"chat:judge@{api.url}/v1", store=tmp_path / "s.sqlite", api_key="none")
+        judge = load_judge(f"chat:judge@{api.base_url}/v1", store=tmp_path / "s.sqlite", api_key="none")
         items = [make_item(id=f"i{n}", query=f"Question {n}?") for n in range(6)]
         answers = [answer(i, t) for i in items for t in (TEXTS[0], TEXTS[2], TEXTS[3])]
         free = build_pairs(

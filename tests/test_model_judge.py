@@ -331,7 +331,7 @@ def test_a_long_job_without_a_usable_reply_stops_after_three(
     with FakeAPI(faults=Faults({fault: 1.0})) as api:
         judge = made(api, tmp_path / "v.sqlite", schema="json_schema")
         with pytest.raises(
-            JudgeStopped, match=f"none of the first 3 replies is a verdict.*{message}"
+            JudgeStopped, match=f"none of the first 3 replies can be used.*{message}"
         ):
             ask(judge, texts(FIRST_ALONE_FROM))
         asked_again = 2 if fault == "prose" else 1
