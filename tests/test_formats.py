@@ -112,6 +112,17 @@ def test_prompts_have_the_columns_of_their_item_once_and_give_it_back() -> None:
     assert item_of_row(row) == talk.model_copy(update={"references": ()})
 
 
+def test_what_was_masked_in_a_pair_is_masked_in_its_item() -> None:
+    item = make_item(query="I am ada@example.org and my key is lost.")
+    masked = item.model_copy(update={"query": "I am [email] and my key is lost."})
+    one = pair(masked, judged("x", "goal_focused", 1.0), judged("y", "literal"))
+    wanted: tuple[Format, ...] = ("prompts", "verl")
+    for fmt in wanted:
+        found = rows(PairSet((one,), {}), fmt, items=[item])
+        assert "ada@example.org" not in json.dumps(found)
+        assert "[email]" in json.dumps(found)
+
+
 def test_verl_rows_have_its_five_columns_and_the_whole_item_as_ground_truth() -> None:
     found = rows(pair_set(), "verl", items=items())
     for number, (row, item) in enumerate(zip(found, items(), strict=True)):

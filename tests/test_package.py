@@ -207,7 +207,8 @@ def test_the_wheel_holds_the_library_and_its_data_and_nothing_else(wheel: zipfil
     assert sum(name.startswith("xyreward/data/mini/") for name in found) >= 14
     assert sum(name.startswith("xyreward/data/attacks/") for name in found) >= 41
     assert "xyreward/prompts/xy.md" in found
-    kinds = {".py", ".typed", ".jsonl", ".json", ".md", ".txt"}
+    assert "xyreward/pairs/templates/audit.html.jinja" in found
+    kinds = {".py", ".typed", ".jsonl", ".json", ".md", ".txt", ".jinja", ".css", ".js"}
     assert {path.suffix for path in map(Path, found)} <= kinds
 
 

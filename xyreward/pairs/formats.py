@@ -45,7 +45,7 @@ from xyreward.errors import (
     RunFolderError,
     told,
 )
-from xyreward.items import Item, text_hash
+from xyreward.items import Item, Message, text_hash
 from xyreward.pairs.audit import Audit
 from xyreward.pairs.candidates import Candidate, Judged
 from xyreward.pairs.pair import LeftOut, Pair, PairSet
@@ -203,7 +203,15 @@ def _items(
         raise DataError(
             [f"pairs of item {name!r}, which is not among the {len(items)}" for name in strange]
         )
-    return ((by_id[name], pair) for name, pair in first.items())
+    return ((_as_in(pair, by_id[name]), pair) for name, pair in first.items())
+
+
+def _as_in(pair: Pair, item: Item) -> Item:
+    """The item with the pair's prompt, in which personal data may be masked."""
+    prompt = [dict(message) for message in pair.prompt]
+    if prompt == item.messages:
+        return item
+    return item.model_copy(update={"query": _query(prompt)})
 
 
 def _prompt(item: Item, pair: Pair, _number: int) -> dict[str, Any]:
@@ -252,17 +260,20 @@ def item_of_row(row: Mapping[str, Any]) -> Item:
     Raises:
         KeyError, pydantic.ValidationError: it is no such row.
     """
-    prompt = row["prompt"]
-    alone = len(prompt) == 1 and prompt[0]["role"] == "user"
     names = ("kind", "source", "domain", "language", "stated_request", "intended_request",
              "misconception", "stated_solutions", "intended_solutions")  # fmt: skip
-    query = prompt[0]["content"] if alone else prompt
     return Item(
         id=row["item_id"],
-        query=query,
+        query=_query(row["prompt"]),
         meta=_meta(row["inferred"]),
         **{name: row[name] for name in names},
     )
+
+
+def _query(prompt: Sequence[Mapping[str, str]]) -> str | tuple[Message, ...]:
+    if len(prompt) == 1 and prompt[0]["role"] == "user":
+        return prompt[0]["content"]
+    return tuple(Message.model_validate(message) for message in prompt)
 
 
 def _meta(inferred: bool) -> dict[str, Any]:

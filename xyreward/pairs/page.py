@@ -120,6 +120,8 @@ def _facts(pair_set: PairSet, meta: Mapping[str, Any]) -> list[tuple[str, str]]:
     for key, value in meta.items():
         if isinstance(value, Mapping) and key != "config":
             out.append((key, ", ".join(f"{k} {v}" for k, v in value.items())))
+        elif isinstance(value, (list, tuple)):
+            out.append((key, "; ".join(map(str, value))))
         elif isinstance(value, (str, int, float)):
             out.append((key, str(value)))
     return [(_text(key.replace("_", " ")), _text(value)) for key, value in out]
