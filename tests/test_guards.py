@@ -245,7 +245,8 @@ def test_code_says_nothing_about_the_language_and_little_text_neither() -> None:
     assert not answers_in_another(item, GERMAN)
     assert not answers_in_another(item, GERMAN + CODE * 20)
     assert not answers_in_another(item, CODE * 20)
-    assert not answers_in_another(item, "Use a merge instead.")  # too short to tell
+    assert language_of(LONG[:50]) is None  # too short to tell
+    assert language_of(LONG[:90]) == "en"
     assert not answers_in_another(item, "`this is a quoted name in words` " * 20)
     assert answers_in_another(item, LONG)
     assert answers_in_another(item, LONG + CODE * 20)
@@ -469,7 +470,7 @@ def test_what_is_nobodys_stays(text: str) -> None:
 
 def test_of_two_that_overlap_one_is_replaced_and_then_what_is_left_of_the_other() -> None:
     text = f"glpat-{BODY[:26]}-ASIA{'QXJ7M2ZK5VTR3WNP'}."
-    assert mask(text) == ("[key]-[key].", Counter(key=2))
+    assert mask(text) == ("[key][key].", Counter(key=2))
 
 
 def test_phone_numbers_without_a_plus_need_their_region_and_addresses_must_be_asked_for() -> None:
