@@ -245,7 +245,8 @@ def test_code_says_nothing_about_the_language_and_little_text_neither() -> None:
     assert not answers_in_another(item, GERMAN)
     assert not answers_in_another(item, GERMAN + CODE * 20)
     assert not answers_in_another(item, CODE * 20)
-    assert not answers_in_another(item, "Use a merge instead.")  # too short to tell
+    assert language_of(LONG[:50]) is None  # too short to tell
+    assert language_of(LONG[:90]) == "en"
     assert not answers_in_another(item, "`this is a quoted name in words` " * 20)
     assert answers_in_another(item, LONG)
     assert answers_in_another(item, LONG + CODE * 20)
@@ -412,6 +413,18 @@ FOUND = [
     (f"glpat-{BODY[:20]}", "[key]"),
     (f"AIza{BODY[:35]}", "[key]"),
     ("postgres://ada:Tr0ub4dor&3@db.acme.io/x", "postgres://[key]@db.acme.io/x"),
+    (f"GOCSPX-{BODY[:28]}", "[key]"),
+    (f"ASIA{'QXJ7M2ZK5VTR3WNP'}", "[key]"),
+    (f"xoxb-{'729164083512'}-{BODY[:24]}", "[key]"),
+    (f"https://hooks.slack.com/services/T{BODY[:9]}/B{BODY[:9]}/{BODY[:24]}", "https://[key]"),
+    (f"sk_live_{BODY[:24]}", "[key]"),
+    (f"SG.{BODY[:22]}.{BODY[:43]}", "[key]"),
+    (f"npm_{BODY[:36]}", "[key]"),
+    (f"pypi-AgE{(BODY * 2)[:70]}", "[key]"),
+    (f"dop_v1_{'9c3e71f0a8d25b64' * 4}", "[key]"),
+    (f"dapi{'9c3e71f0a8d25b64' * 2}", "[key]"),
+    (f"/729164083:AA{BODY[:33]}/", "/[key]/"),
+    (f"AccountKey={(BODY * 2)[:86]}==;", "[key];"),
     (f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiI0MiJ9.{BODY[:43]}", "[key]"),
     (f"-----BEGIN RSA PRIVATE KEY-----\n{BODY * 4}\n-----END RSA PRIVATE KEY-----", "[key]"),
 ]
@@ -432,6 +445,9 @@ NOT_FOUND = [
     "sha256:b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAUAAAAFCAYAAACNbyblAAAAHElEQVQI12P4//8/w38GIAXD",
     "-----BEGIN PRIVATE KEY-----\n...\n-----END PRIVATE KEY-----",
+    "backup@nas.shop.io:/srv, +1 555 123 4567, sk-" + "foldingcubewithmanysidesandedges",
+    "redis://default:correcthorse@cache.shop.io, hf_" + "abba" * 8 + "ab",
+    f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiI0MiJ9.{'SflKxwRJSMeKKF2QT4fwpMeJf36POk6yJV_adQssw5c'}",
     "v1.2.3.4 255.255.255.0 8.8.8.8 550e8400-e29b-41d4-a716-446655440000",
 ]
 
@@ -450,6 +466,11 @@ def test_personal_data_and_keys_are_replaced_by_what_they_are(text: str, masked:
 @pytest.mark.parametrize("text", NOT_FOUND)
 def test_what_is_nobodys_stays(text: str) -> None:
     assert mask(text) == (text, Counter())
+
+
+def test_of_two_that_overlap_one_is_replaced_and_then_what_is_left_of_the_other() -> None:
+    text = f"glpat-{BODY[:26]}-ASIA{'QXJ7M2ZK5VTR3WNP'}."
+    assert mask(text) == ("[key][key].", Counter(key=2))
 
 
 def test_phone_numbers_without_a_plus_need_their_region_and_addresses_must_be_asked_for() -> None:
