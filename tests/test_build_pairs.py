@@ -154,7 +154,8 @@ def test_a_set_of_which_half_the_verdicts_failed_has_none_of_those_answers(
 ) -> None:
     items = [item for item in mini if item.kind == "xy" and item.language == "en"][:60]
     words = [f"word{n}" for n in range(300)]
-    answers, outcomes = [], {}
+    answers: list[Candidate] = []
+    outcomes: dict[tuple[str | None, str], Labels | JudgeFailure] = {}
     for item in items:
         for n in range(8):
             text = f"{' '.join(random.Random(f'{item.id} {n}').sample(words, 30))}."
@@ -249,14 +250,14 @@ def test_the_widest_margin_comes_first_and_answers_are_used_afresh() -> None:
 
 def test_margin_pairs_are_taken_only_of_items_without_an_answer_to_be_chosen() -> None:
     rare, usual = make_item(id="rare", query="One?"), make_item(id="usual", query="Two?")
-    outcomes = {
+    outcomes: dict[tuple[str | None, str], Labels | JudgeFailure] = {
         ("rare", TEXTS[0]): DEFAULT_LABELS["balanced"],
         ("rare", TEXTS[2]): DEFAULT_LABELS["literal"],
         ("usual", TEXTS[0]): DEFAULT_LABELS["balanced"],
         ("usual", TEXTS[2]): DEFAULT_LABELS["literal"],
         ("usual", TEXTS[3]): DEFAULT_LABELS["goal_focused"],
     }
-    answers = [answer(make_item(id=i), t) for i, t in outcomes]
+    answers = [answer(make_item(id=i), t) for i, t in outcomes if i]
     found = build_pairs(
         [rare, usual],
         split="train",
@@ -288,7 +289,9 @@ def test_a_judge_must_prefer_chosen_in_both_orders_where_that_is_asked_for(tmp_p
     from xyreward.judges import load_judge
 
     with FakeAPI() as api:
-        judge = load_judge(f"chat:judge@{api.base_url}/v1", store=tmp_path / "s.sqlite", api_key="none")
+        judge = load_judge(
+            f"chat:judge@{api.base_url}/v1", store=tmp_path / "s.sqlite", api_key="none"
+        )
         items = [make_item(id=f"i{n}", query=f"Question {n}?") for n in range(6)]
         answers = [answer(i, t) for i in items for t in (TEXTS[0], TEXTS[2], TEXTS[3])]
         free = build_pairs(

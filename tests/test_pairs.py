@@ -26,7 +26,7 @@ def control(i: int, **fields: Any) -> Item:
     return make_item(kind="control", **{**base, **fields})
 
 
-def made(pairs: PairSet) -> set[tuple[str, str, str]]:
+def made(pairs: PairSet) -> set[tuple[str, AnswerKind | None, AnswerKind | None]]:
     return {(pair.item_id, pair.chosen_kind, pair.rejected_kind) for pair in pairs.pairs}
 
 
@@ -54,7 +54,7 @@ def test_goal_focused_is_preferred_to_the_four_kinds_and_direct_to_overcorrectin
 
 def test_only_the_kinds_asked_for_are_rejected() -> None:
     items = [xy(1, "literal", "balanced", "dump")]
-    found = build_pairs(items, split="train", rule=Rule(rejected_kinds=["balanced"]))
+    found = build_pairs(items, split="train", rule=Rule(rejected_kinds=("balanced",)))
     assert made(found) == {("xy-1", "goal_focused", "balanced")}
 
 
@@ -115,7 +115,7 @@ def test_what_is_made_and_what_is_dropped_add_up_to_the_candidates(
         found = build_pairs(
             items,
             split="train",
-            rule=Rule(rejected_kinds=kinds),
+            rule=Rule(rejected_kinds=tuple(kinds)),
             control_share=share,
             max_pairs=limit,
         )
@@ -133,7 +133,7 @@ def test_with_max_pairs_every_first_kind_is_taken_before_any_second() -> None:
     found = build_pairs(
         items,
         split="train",
-        rule=Rule(rejected_kinds=["dump", "literal"]),
+        rule=Rule(rejected_kinds=("dump", "literal")),
         control_share=0,
         max_pairs=13,
     )
@@ -394,7 +394,7 @@ def test_trl_reads_the_rows_as_conversational_preferences(tiny: str) -> None:
 def test_the_bundled_items_give_pairs_of_every_kind_and_a_quarter_of_them_are_controls(
     mini: list[Item],
 ) -> None:
-    found = build_pairs(mini, split="all", rule=Rule(rejected_kinds=["literal"]))
+    found = build_pairs(mini, split="all", rule=Rule(rejected_kinds=("literal",)))
     n_xy, n_control = counts(found)
     assert n_xy >= 140
     assert n_control == round(n_xy / 3)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from xyreward import recipe
+from xyreward import recipe, sides, training_pairs
 from xyreward.config import (
     Arguments,
     DPORecipe,
@@ -146,7 +146,7 @@ def test_a_module_that_the_policy_does_not_have_is_named_and_the_folder_takes_th
     wrong = config(tmp_path, tiny, lora={"r": 2, "target_modules": ["query_key_value"]})
     settings, lora = recipe.dpo_settings(wrong, PATH)
     data = recipe.load_data(wrong)
-    pairs = recipe.make_pairs(wrong, data)
+    pairs = training_pairs.make_pairs(wrong, data)
     run = recipe.Run(wrong, Arguments(PATH, resume=False))
     policy = run.load_policy(trainable=True)
     run.record_data(data, pairs)
@@ -178,7 +178,7 @@ def test_what_is_evaluated_before_training_is_the_policy_as_it_was_loaded(
     )
     settings, adapter = recipe.dpo_settings(wanted, PATH)
     data = recipe.load_data(wanted)
-    pairs = recipe.make_pairs(wanted, data)
+    pairs = training_pairs.make_pairs(wanted, data)
     run = recipe.Run(wanted, Arguments(PATH, resume=False))
     policy = run.load_policy(trainable=True)
     expected = run.evaluate("evaluation", policy, data)
@@ -218,7 +218,7 @@ def test_a_run_is_not_resumed_with_other_data(tmp_path: Path, tiny: str) -> None
     """The lock of a finished run object is let go with it, hence the blocks."""
     settings = config(tmp_path, tiny)
     data = recipe.load_data(settings)
-    pairs = recipe.make_pairs(settings, data)
+    pairs = training_pairs.make_pairs(settings, data)
     run = recipe.Run(settings, Arguments(PATH, resume=False))
     run.record_data(data, pairs)
     run.folder.write("before.jsonl", "{}\n")
@@ -253,7 +253,7 @@ def test_settings_of_the_training_may_change_until_it_has_begun(
     first = config(tmp_path, tiny)
     data = recipe.load_data(first)
     run = recipe.Run(first, Arguments(PATH, resume=False))
-    run.record_data(data, recipe.make_pairs(first, data))
+    run.record_data(data, training_pairs.make_pairs(first, data))
     evaluation = run.evaluate("before", run.load_policy(), data)
     del run
     smaller = {"rule": {"rejected_kinds": ["literal"]}, "max_pairs": 4}
@@ -261,7 +261,7 @@ def test_settings_of_the_training_may_change_until_it_has_begun(
     resumed = recipe.Run(other, Arguments(PATH, resume=True))
     said = capsys.readouterr().out
     assert "dpo.per_device_train_batch_size (was None, is 1)" in said
-    resumed.record_data(data, recipe.make_pairs(other, data))
+    resumed.record_data(data, training_pairs.make_pairs(other, data))
     assert resumed.evaluate("before", resumed.load_policy(), data) == evaluation
     checkpoint = tmp_path / "run/checkpoints/checkpoint-1"
     checkpoint.mkdir(parents=True)
@@ -314,7 +314,7 @@ def test_a_policy_is_not_evaluated_on_what_it_was_trained_on(tmp_path: Path, tin
     """Under other splits than those of its training, an item can be on the test side."""
     settings, lora = recipe.dpo_settings(wanted := config(tmp_path, tiny), PATH)
     data = recipe.load_data(wanted)
-    pairs = recipe.make_pairs(wanted, data)
+    pairs = training_pairs.make_pairs(wanted, data)
     run = recipe.Run(wanted, Arguments(PATH, resume=False))
     policy = run.load_policy(trainable=True)
     trained, _ = recipe.fit(
@@ -356,7 +356,7 @@ def test_pairs_are_tokenised_as_trl_does_it(tmp_path: Path, tiny: str) -> None:
 
     wanted = config(tmp_path, tiny, dpo={"max_length": 4096})
     settings, lora = recipe.dpo_settings(wanted, PATH)
-    pairs = recipe.make_pairs(wanted, recipe.load_data(wanted))
+    pairs = training_pairs.make_pairs(wanted, recipe.load_data(wanted))
     policy = load_policy(tiny, device="cpu")
     trainer = DPOTrainer(
         model=policy.model,
@@ -384,7 +384,7 @@ def test_pairs_that_do_not_fit_are_left_out_and_cut_ones_are_counted(
     wanted = config(
         tmp_path, tiny, pairs=PairsConfig(rule=Rule(rejected_kinds=("literal",))).model_dump()
     )
-    pairs = recipe.make_pairs(wanted, recipe.load_data(wanted))
+    pairs = training_pairs.make_pairs(wanted, recipe.load_data(wanted))
     policy = load_policy(tiny, device="cpu")
     lengths = {p.id: policy.answer_ids(p.prompt, p.chosen) for p in pairs.pairs}
     limit = sorted(begin for _, begin in lengths.values())[len(lengths) // 2]
@@ -433,8 +433,8 @@ def test_a_source_shows_a_commit_only_if_it_is_one() -> None:
     from xyreward.testing import make_item
 
     commit = "0123456789abcdef0123456789abcdef01234567"
-    assert recipe._source("a/b", [make_item(meta={"revision": commit})]) == f"a/b@{commit}"
-    assert recipe._source("a/b", [make_item(meta={"revision": "<script>"})]) == "a/b"
+    assert sides._source("a/b", [make_item(meta={"revision": commit})]) == f"a/b@{commit}"
+    assert sides._source("a/b", [make_item(meta={"revision": "<script>"})]) == "a/b"
 
 
 def test_items_of_a_kind_that_the_file_does_not_say(tmp_path: Path, tiny: str) -> None:
@@ -445,7 +445,7 @@ def test_items_of_a_kind_that_the_file_does_not_say(tmp_path: Path, tiny: str) -
     source = ItemsConfig(source=str(file), kind="control")
     wanted = config(tmp_path, tiny, items=[source.model_dump(), {"source": "mini"}])
     data = recipe.load_data(wanted)
-    assert "controls.csv: 1 of 1 items" in " ".join(data.sources)
+    assert "controls.csv: 1 of 1 items" in " ".join(data.sides.sources)
 
 
 def test_training_goes_on_from_the_newest_whole_checkpoint_and_says_which_is_damaged(
@@ -459,7 +459,7 @@ def test_training_goes_on_from_the_newest_whole_checkpoint_and_says_which_is_dam
     )
     settings, lora = recipe.dpo_settings(wanted, PATH)
     data = recipe.load_data(wanted)
-    pairs = recipe.make_pairs(wanted, data)
+    pairs = training_pairs.make_pairs(wanted, data)
 
     def train(*, resume: bool) -> dict[str, Any]:
         run = recipe.Run(wanted, Arguments(PATH, resume=resume))
@@ -494,7 +494,7 @@ def test_a_training_that_diverges_says_so(tmp_path: Path, tiny: str) -> None:
     )
     settings, lora = recipe.dpo_settings(wanted, PATH)
     data = recipe.load_data(wanted)
-    pairs = recipe.make_pairs(wanted, data)
+    pairs = training_pairs.make_pairs(wanted, data)
     run = recipe.Run(wanted, Arguments(PATH, resume=False))
     policy = run.load_policy(trainable=True)
     trainer = trainer_of(run, policy, pairs, settings, lora)

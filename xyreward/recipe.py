@@ -55,6 +55,7 @@ from xyreward.locate import (
     short_hash,
     trained_on,
 )
+from xyreward.markdown import printable
 from xyreward.pairs import PairSet
 from xyreward.pairs.candidates import Candidate
 from xyreward.pairs.guards import TokenGuard
@@ -163,7 +164,7 @@ def _end(said: str, error: Exception) -> NoReturn:
     if os.environ.get("XYREWARD_TRACEBACK"):
         raise error
     with suppress(OSError):  # nobody listens any more
-        print(reports.printable(said), file=sys.stderr)  # noqa: T201  # this is the output
+        print(printable(said), file=sys.stderr)  # noqa: T201  # this is the output
     raise SystemExit(2) from None
 
 
@@ -346,7 +347,7 @@ class Run:
             return
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
         # A closed pipe, a full disk behind stdout or an ASCII terminal must not end a run of hours.
-        text = reports.printable(text)
+        text = printable(text)
         with suppress(OSError):
             print(text.encode(encoding, "replace").decode(encoding), flush=True)  # noqa: T201
 

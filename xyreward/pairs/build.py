@@ -221,7 +221,8 @@ class _Maker:
             """A dropped candidate to look at, the better answer first; nothing without verdicts."""
             if one.reward is None or other.reward is None:
                 return lambda: None
-            return lambda: put(*sorted((one, other), key=lambda a: -(a.reward or 0)))
+            better, worse = (one, other) if one.reward >= other.reward else (other, one)
+            return lambda: put(better, worse)
 
         made: list[Pair] = []
         undecided: list[tuple[str, Judged, Judged]] = []

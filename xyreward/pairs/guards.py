@@ -19,11 +19,11 @@ Not here: the labels (`rule.py`); how the audit tells it (`audit.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import ConfigDict, Strict
 from rapidfuzz import fuzz
@@ -124,9 +124,9 @@ class Guards:
     """Drop pairs with an answer that is surely in another language than its query."""
     personal_data: Literal["mask", "drop", "keep"] = "mask"
     """What is done with answers in which personal data or keys are found."""
-    personal_kinds: Sequence[PersonalKind] = DEFAULT_KINDS
+    personal_kinds: tuple[PersonalKind, ...] = DEFAULT_KINDS
     """What is looked for."""
-    phone_regions: Sequence[str] = ()
+    phone_regions: tuple[str, ...] = ()
     """Regions (ISO 3166-1, `US`) whose phone numbers are also found without their `+`."""
     limits: Mapping[Guard, float] = field(default_factory=dict)
     """Guard -> share of the examined pairs, in [0, 1], in place of the one in `LIMITS`."""
@@ -143,12 +143,13 @@ class Guards:
             raise ConfigError(
                 f"personal_data is {self.personal_data!r}, expected mask, drop or keep"
             )
-        kinds = self.personal_kinds
+        kinds: Any = self.personal_kinds  # also what a caller passed without a type checker
         if isinstance(kinds, str) or not set(PERSONAL_KINDS).issuperset(kinds):
             raise ConfigError(
                 f"personal_kinds is {kinds!r}, expected a list of some of {', '.join(PERSONAL_KINDS)}"
             )
-        if isinstance(self.phone_regions, str):
+        regions: Any = self.phone_regions
+        if isinstance(regions, str):
             raise ConfigError(f"phone_regions is {self.phone_regions!r}, expected a list")
         if self.phone_regions:
             from phonenumbers import SUPPORTED_REGIONS

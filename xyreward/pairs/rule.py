@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import ConfigDict, Strict
 
@@ -63,7 +63,7 @@ class Rule:
 
     def __post_init__(self) -> None:
         possible = XY_KINDS - {"goal_focused"}
-        kinds = self.rejected_kinds
+        kinds: Any = self.rejected_kinds  # also what a caller passed without a type checker
         if (
             isinstance(kinds, str)
             or not kinds
@@ -74,8 +74,9 @@ class Rule:
                 f"rejected_kinds is {kinds!r}, expected a list of some of "
                 f"{', '.join(sorted(possible))}, each once"
             )
-        if isinstance(self.needs, str) or not self.needs or not set(NEEDS).issuperset(self.needs):
-            raise ConfigError(f"needs is {self.needs!r}, expected some of {', '.join(NEEDS)}")
+        needs: Any = self.needs
+        if isinstance(needs, str) or not needs or not set(NEEDS).issuperset(needs):
+            raise ConfigError(f"needs is {needs!r}, expected some of {', '.join(NEEDS)}")
         if not 0 <= self.margin <= 1:
             raise ConfigError(f"margin is {self.margin}, expected in [0, 1]")
         if self.margin_pairs is not None and not 0 < self.margin_pairs <= 1:
