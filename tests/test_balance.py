@@ -147,6 +147,30 @@ def test_controls_are_kept_up_to_their_share() -> None:
     assert (len(kept), sum(p.item_kind == "control" for p in kept)) == (40, 10)
 
 
+def test_where_it_is_one_pair_or_another_controls_are_taken_up_to_their_share() -> None:
+    pairs = [pair(i, "b bbb", "- aaa") for i in range(20)]
+    pairs += [pair(100 + i, "- aaa", "b bbb") for i in range(30)]
+    pairs += [pair(200 + i, "- aaa", "b bbb", control=True) for i in range(30)]
+    kept, _ = balanced(pairs, tolerance=0.0, control_share=0.25)
+    assert len(kept) == 40
+    assert sum(p.item_kind == "control" for p in kept) == 10
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(2, 60),
+    st.randoms(use_true_random=False),
+    st.sampled_from([0.0, 0.01, 0.05]),
+    st.none() | st.integers(2, 30),
+    st.sampled_from([0.5, 0.8, 1.0]),
+)
+def test_half_of_the_pairs_stay_whatever_balance_would_cost(
+    n: int, rng: random.Random, tolerance: float, limit: int | None, lean: float
+) -> None:
+    kept, _ = balanced(random_pairs(n, rng, lean), tolerance=tolerance, limit=limit)
+    assert len(kept) >= min(n, limit or n) // 2
+
+
 # ---------------------------------------------------------------- what cannot be balanced
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -137,7 +138,16 @@ def _how_many(
             (sign * off[:, r] - allowed[r], -np.inf, 0.0) for r in range(rules) for sign in (1, -1)
         ]
 
-    possible = int(_solve(worth, fixed, there).sum())
+    def with_room(rows: list[_Row], most: np.ndarray, least: np.ndarray | None) -> np.ndarray:
+        """At least `floor`: what parts of pairs can do, whole ones may need a pair or two more for."""
+        for room in range(floor):
+            wider = allowed + room / floor
+            found = _solve(worth, [*rows, *within(wider)], most, least=least)
+            if found.sum() >= floor:
+                return found
+        return _solve(worth, rows, most, least=least)
+
+    possible = int(_solve(worth, fixed, there, whole=False).sum() + _SLACK)
     floor = int(min_keep * min(possible, limit or possible))
     allowed = np.full(rules, tolerance)
     take = _solve(worth, [*fixed, *within(allowed)], there)
@@ -149,21 +159,16 @@ def _how_many(
             rows.append(_wider(row, -np.eye(rules)[i // 2]))
         cost = np.concatenate([1e-6 * ones, np.ones(rules)])
         most = np.concatenate([there, np.full(rules, there.sum())])
-        found = _solve(-cost, rows, most, whole=cells)
+        found = _solve(-cost, rows, most, whole=False)[:cells]
         # With the shares of that solution allowed, as many as possible.
         allowed = np.maximum(allowed, np.abs(found @ off) / floor)
-        take = _solve(worth, [*fixed, *within(allowed)], there)
+        take = with_room(fixed, there, None)
     if limit is not None and take.sum() > limit:
-        # All constraints hold for a part of a solution too, but for rounding. The nearest whole
-        # numbers to it, so that no cell goes empty that need not: unknowns above and below it.
+        # All rows hold for a part of a solution too, but for rounding. So each cell keeps its part,
+        # rounded one way or the other, and no cell goes empty that need not.
         part = take * (limit / take.sum())
-        zero, eye = np.zeros(2 * cells), np.eye(cells)
-        rows = [_wider(row, zero) for row in [*fixed, *within(allowed), (ones, 0.0, float(limit))]]
-        for c in range(cells):
-            rows.append((np.concatenate([eye[c], -eye[c], eye[c]]), part[c], part[c]))
-        value = np.concatenate([ones, np.full(2 * cells, -1e-2)])
-        most = np.concatenate([there, there, there])
-        take = _solve(value, rows, most, whole=cells)
+        rows = [*fixed, (ones, 0.0, float(limit))]
+        take = with_room(rows, np.ceil(part), np.floor(part))
     return [int(number) for number in take]
 
 
@@ -179,27 +184,58 @@ _SLACK = 1e-9
 
 
 def _solve(
-    worth: np.ndarray, rows: Sequence[_Row], most: np.ndarray, whole: int | None = None
+    worth: np.ndarray,
+    rows: Sequence[_Row],
+    most: np.ndarray,
+    *,
+    least: np.ndarray | None = None,
+    whole: bool = True,
 ) -> np.ndarray:
-    """The unknowns, in [0, most], of greatest total worth within these rows.
+    """The unknowns, in [least, most], of greatest total worth within these rows; of whole numbers, nearly.
 
-    Only the first `whole` of them, which are whole numbers, are returned; None: all.
+    Where there are none, `least` is given up.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
-    whole = len(worth) if whole is None else whole
-    constraints = []
-    if rows:
-        matrix, low, high = (np.array(column, float) for column in zip(*rows, strict=True))
-        constraints = [LinearConstraint(matrix, low - _SLACK, high + _SLACK)]
-    found = milp(
-        -worth,
-        integrality=(np.arange(len(worth)) < whole).astype(int),
-        bounds=Bounds(0, most),
-        constraints=constraints,
-        # A node limit and not a time limit: the same pairs on a slow machine.
-        options={"mip_rel_gap": 1e-3, "node_limit": 2_000},
-    )
-    if found.x is None:
-        raise RuntimeError(f"no way to balance was found ({found.message})")
-    return np.asarray(np.round(found.x[:whole]).astype(int))
+    matrix = np.array([row for row, _, _ in rows]).reshape(len(rows), len(worth))
+    low = np.array([low for _, low, _ in rows]) - _SLACK
+    high = np.array([high for _, _, high in rows]) + _SLACK
+    none = np.zeros(len(worth))
+
+    def solved(least: np.ndarray, gap: float, whole: bool) -> Any:
+        return milp(
+            -worth,
+            integrality=np.full(len(worth), int(whole)),
+            bounds=Bounds(least, most),
+            constraints=[LinearConstraint(matrix, low, high)] if rows else [],
+            # A node limit and not a time limit: the same pairs on a slow machine.
+            options={"mip_rel_gap": gap, "node_limit": 100},
+        )
+
+    parts = solved(none if least is None else least, 0.0, whole=False).x
+    if parts is None:
+        parts = solved(none, 0.0, whole=False).x
+    if not whole:
+        return np.asarray(parts)
+    # At most as many unknowns as there are rows are not whole in such a solution. Rounding them down
+    # and mending what that breaks loses a few pairs at most; the search for the last of them can take
+    # minutes, so it is made where there are few.
+    rounded = _mended(np.floor(parts + 1e-6), matrix, high)
+    lost = parts.sum() - rounded.sum()
+    if lost < 1 or lost <= 0.005 * parts.sum():
+        return rounded.astype(int)
+    found = solved(none, min(0.01, 3 / parts.sum()), whole=True).x
+    best = rounded if found is None or found.sum() < rounded.sum() else np.round(found)
+    return np.asarray(best.astype(int))
+
+
+def _mended(taken: np.ndarray, matrix: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Take away one pair at a time, the one that mends most, until matrix @ taken <= high."""
+    taken = taken.copy()
+    value = matrix @ taken
+    while (value > high).any():
+        without = np.maximum(value[:, None] - matrix - high[:, None], 0).sum(axis=0)
+        cell = int(np.where(taken > 0, without, np.inf).argmin())
+        taken[cell] -= 1
+        value -= matrix[:, cell]
+    return taken
