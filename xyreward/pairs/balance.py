@@ -140,12 +140,12 @@ def _how_many(
 
     def with_room(rows: list[_Row], most: np.ndarray, least: np.ndarray | None) -> np.ndarray:
         """At least `floor`: what parts of pairs can do, whole ones may need a pair or two more for."""
-        for room in range(floor):
-            wider = allowed + room / floor
+        for room in range(floor + 1):
+            wider = allowed + room / max(floor, 1)
             found = _solve(worth, [*rows, *within(wider)], most, least=least)
             if found.sum() >= floor:
-                return found
-        return _solve(worth, rows, most, least=least)
+                break
+        return found
 
     possible = int(_solve(worth, fixed, there, whole=False).sum() + _SLACK)
     floor = int(min_keep * min(possible, limit or possible))
