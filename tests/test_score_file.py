@@ -600,6 +600,35 @@ def test_a_partial_file_that_is_removed_meanwhile_makes_no_output_without_its_fi
     assert not Path("out.jsonl.partial").exists()
 
 
+def test_where_a_row_cannot_be_written_nothing_goes_on_unseen(small: None) -> None:
+    ends: list[str] = []
+
+    class Slow(ScriptedJudge):
+        async def judge(self, items: Any, answers: Any) -> Any:
+            if answers == ["good", "late"]:
+                return await super().judge(items, answers)
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                ends.append("cancelled")
+                raise
+
+    async def in_a_loop_that_goes_on() -> None:
+        file = AnswersFile(write([row("good"), row("late"), row("bad"), row("bad")]), ITEMS)
+        with pytest.raises(ScoringStopped) as error:
+            await score_file(
+                file,
+                Path("out.jsonl"),
+                Slow({(None, "good"): GOOD, (None, "late"): LATE}),
+                Reward(),
+                on_rows=lambda _: Path("out.jsonl.partial").unlink(),
+            )
+        assert error.value is not None  # whose frames hold the generator
+        assert ends == ["cancelled"]
+
+    asyncio.run(in_a_loop_that_goes_on())
+
+
 def test_an_error_of_the_operating_system_in_a_judge_is_not_taken_for_a_full_disk() -> None:
     class Offline(ScriptedJudge):
         async def judge(self, items: Any, answers: Any) -> Any:

@@ -19,8 +19,8 @@ import hashlib
 import json
 import os
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -266,12 +266,15 @@ async def score_file(
         report = _resumed(partial, _job(answers, judge, reward), rows)
         if on_rows:
             on_rows(report.rows)
-        async for chunk, scores in _scored(_chunks(rows, _size(judge)), judge, reward):
-            _append(partial, [{**row, **as_row(s)} for row, s in zip(chunk, scores, strict=True)])
-            report.failed.update(s.failure.kind for s in scores if s.failure is not None)
-            report.rows += len(chunk)
-            if on_rows:
-                on_rows(len(chunk))
+        # Closed at once where a row cannot be written: the chunk under way would go on paying.
+        async with aclosing(_scored(_chunks(rows, _size(judge)), judge, reward)) as scored:
+            async for chunk, scores in scored:
+                done = [{**row, **as_row(s)} for row, s in zip(chunk, scores, strict=True)]
+                _append(partial, done)
+                report.failed.update(s.failure.kind for s in scores if s.failure is not None)
+                report.rows += len(chunk)
+                if on_rows:
+                    on_rows(len(chunk))
         _finish(partial, out)
         Path(lock.lock_file).unlink(missing_ok=True)
     return report
@@ -299,7 +302,7 @@ def _chunks(
 
 async def _scored(
     chunks: Iterator[list[tuple[dict[str, Any], Item]]], judge: Judge, reward: Reward
-) -> AsyncIterator[tuple[list[dict[str, Any]], list[Score]]]:
+) -> AsyncGenerator[tuple[list[dict[str, Any]], list[Score]], None]:
     """Chunks with their scores, in order. The next one is under way while the last calls of one end."""
     under_way: deque[tuple[list[dict[str, Any]], asyncio.Task[list[Score]]]] = deque()
     try:
