@@ -32,7 +32,9 @@ from xyreward.judges.transport import (
     ServerStopped,
     check_url,
     clean_key,
+    counted,
     is_loopback,
+    json_body,
     of_connection,
     of_status,
     refuses_schema,
@@ -247,11 +249,7 @@ class AnthropicEndpoint:
             private=call.prefix + call.text,
             schema=schema,
         )
-        try:
-            payload = response.json()
-        except ValueError:
-            payload = None
-        reply = read_message(payload, response.headers.get("request-id", ""))
+        reply = read_message(json_body(response), response.headers.get("request-id", ""))
         if reply is None:
             raise unreadable(response.status_code, "its body is no complete message")
         return reply
@@ -432,13 +430,11 @@ class AnthropicEndpoint:
             response = await self.request(
                 f"/v1/models/{quote(self._model, safe='')}", timeout=timeout
             )
-            info = response.json()
         except ServerStopped as stopped:
             if stopped.status in (401, 402):
                 raise
             return {}
-        except ValueError:
-            return {}
+        info = json_body(response)
         return info if isinstance(info, dict) else {}
 
     async def check(self, call: Call, *, timeout: float = 60.0) -> EndpointCheck:
@@ -483,10 +479,7 @@ class AnthropicEndpoint:
             "messages": [{"role": "user", "content": "."}],
         }
         response = await self.request("/v1/messages/count_tokens", body, timeout=timeout)
-        try:
-            return tokens(response.json(), "input_tokens") or None
-        except ValueError:
-            return None
+        return tokens(json_body(response), "input_tokens") or None
 
 
 # ---------------------------------------------------------------- reading
@@ -527,7 +520,12 @@ def read_message(message: object, request_id: str = "") -> Reply | None:
             cache_read_tokens=tokens(usage, "cache_read_input_tokens"),
             cache_write_tokens=tokens(usage, "cache_creation_input_tokens"),
         ),
-        usage_reported=isinstance(usage, Mapping) and isinstance(usage.get("output_tokens"), int),
+        usage_reported=counted(
+            usage,
+            "input_tokens",
+            "output_tokens",
+            ("cache_read_input_tokens", "cache_creation_input_tokens"),
+        ),
         stop=stop,
         detail=detail,
         model=str(message.get("model") or ""),

@@ -28,7 +28,9 @@ from xyreward.judges.transport import (
     ServerStopped,
     check_url,
     clean_key,
+    counted,
     is_loopback,
+    json_body,
     of_connection,
     of_status,
     refuses_schema,
@@ -216,11 +218,7 @@ class ChatEndpoint:
             private=call.prefix + call.text,
             schema=schema,
         )
-        try:
-            payload = response.json()
-        except ValueError:
-            payload = None
-        reply = read_completion(payload, response.headers.get("x-request-id", ""))
+        reply = read_completion(json_body(response), response.headers.get("x-request-id", ""))
         if reply is None:
             raise unreadable(response.status_code, "its body is no complete chat completion")
         return reply
@@ -265,9 +263,8 @@ class ChatEndpoint:
     def _failure(
         self, response: httpx2.Response, *, private: str, schema: SchemaMode | None
     ) -> CallError | JudgeStopped:
-        try:
-            told: object = response.json()
-        except ValueError:
+        told = json_body(response)
+        if told is None:
             told = response.text
         error = ServerError.of_body(response.status_code, response.headers, told)
         key, source = self._key()
@@ -372,9 +369,9 @@ class ChatEndpoint:
             JudgeStopped: the key cannot be sent.
         """
         try:
-            data = (await self._request("/models", None, timeout)).json()["data"]
+            data = json_body(await self._request("/models", None, timeout))["data"]
             return [scrub(str(model["id"])) for model in data]
-        except (CallError, ServerStopped, ValueError, KeyError, TypeError):
+        except (CallError, ServerStopped, KeyError, TypeError):
             return []  # not every gateway lists; what else is wrong shows when a call is sent
 
 
@@ -442,8 +439,7 @@ def read_completion(completion: object, request_id: str = "") -> Reply | None:
             output_tokens=tokens(usage, "completion_tokens"),
             cache_read_tokens=cached,
         ),
-        usage_reported=isinstance(usage, Mapping)
-        and isinstance(usage.get("completion_tokens"), int),
+        usage_reported=counted(usage, "prompt_tokens", "completion_tokens"),
         stop=stop,
         detail=detail,
         model=str(completion.get("model") or ""),

@@ -18,12 +18,15 @@ import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from dataclasses import dataclass
 from email.utils import mktime_tz, parsedate_tz
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeGuard, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from xyreward.errors import JudgeError
 from xyreward.judges.calls import CallError, JudgeStopped
+
+if TYPE_CHECKING:
+    import httpx2
 
 SchemaMode = Literal["json_schema", "plain"]
 """How the form of the reply is asked for: by structured output, or by the prompt alone."""
@@ -31,6 +34,8 @@ SchemaMode = Literal["json_schema", "plain"]
 CONNECT_TIMEOUT_S = 10.0
 MESSAGE_LENGTH = 300
 """Characters of a server's message that are kept."""
+MOST_TOKENS = 100_000_000
+"""A count above this is no count of one reply's tokens."""
 
 
 # ---------------------------------------------------------------- addresses
@@ -170,7 +175,9 @@ def scrub(message: str, *, secrets: Collection[str] = (), private: str = "") -> 
 def repeats(message: str, private: str) -> bool:
     """Whether 16 letters or digits in a row of a message occur in `private`, escaped as JSON or not."""
     ours, theirs = _letters(private), _letters(message[:20_000])
-    return bool(ours) and any(theirs[i : i + 16] in ours for i in range(len(theirs) - 15))
+    # Looking for each piece in the other text would take their product: seconds, in the event loop.
+    pieces = {theirs[i : i + 16] for i in range(len(theirs) - 15)}
+    return bool(pieces) and any(ours[i : i + 16] in pieces for i in range(len(ours) - 15))
 
 
 def _letters(text: str) -> str:
@@ -185,13 +192,30 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         try:
             seconds = float(value) / unit
         except ValueError:
-            date = parsedate_tz(value) if unit == 1.0 else None
-            if date is None:
+            until = _moment(value) if unit == 1.0 else None
+            if until is None:
                 continue
-            seconds = mktime_tz(date) - time.time()
+            seconds = until - time.time()
         if not math.isnan(seconds):
             return max(0.0, seconds)
     return None
+
+
+def _moment(date: str) -> float | None:
+    """A date of HTTP in seconds since 1970; None where it is none, or of a year that no clock has."""
+    try:
+        parts = parsedate_tz(date)
+        return None if parts is None else mktime_tz(parts)
+    except (ValueError, OverflowError, IndexError, TypeError):
+        return None
+
+
+def json_body(response: httpx2.Response) -> Any:
+    """The body of a response as JSON; None where it is none, also where it is nested too deep to be read."""
+    try:
+        return response.json()
+    except (ValueError, RecursionError):
+        return None
 
 
 class ServerStopped(JudgeStopped):
@@ -414,4 +438,22 @@ def tokens(usage: object, *path: str) -> int:
     """A count out of a usage object; 0 where it is absent or no count."""
     for name in path:
         usage = usage.get(name) if isinstance(usage, Mapping) else None
-    return usage if isinstance(usage, int) and not isinstance(usage, bool) and usage > 0 else 0
+    return usage if _is_count(usage) else 0
+
+
+def counted(usage: object, read: str, wrote: str, cached: Collection[str] = ()) -> bool:
+    """Whether a usage object says what a reply cost, with counts under these names.
+
+    What is half told is not told, and nobody replies to nothing: a cost would come out too low, and a
+    budget would not hold. Counts of the cache may be absent.
+    """
+    if not isinstance(usage, Mapping):
+        return False
+    counts = [usage.get(read), *(usage[name] for name in cached if usage.get(name) is not None)]
+    return all(map(_is_count, [*counts, usage.get(wrote)])) and any(counts)
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    # No model writes or reads a hundred million tokens at a time; sums of such numbers would not fit
+    # into the store.
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS
