@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -158,6 +159,54 @@ def test_a_verdict_under_a_key_of_another_question_is_refused(tmp_path: Path) ->
         )
         with pytest.raises(StoreError, match=r"clod.*claude"):
             ask(judge, texts(1))
+
+
+def _labels(**changed: Any) -> str:
+    labels = {
+        "has_stated_solution": False,
+        "has_intended_solution": False,
+        "focus": "neither",
+        "identifies_misconception": False,
+    }
+    said = {"suggestions": [], "reason": "", "flags": [], "labels": {**labels, **changed}}
+    return json.dumps(said)
+
+
+@pytest.mark.parametrize("kind", ["verdict", "grounding"])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "{", "null", "[]", "{}", "[" * 100_000, b"\xff", _labels(focus="banana"),
+        _labels(has_stated_solution="no"), _labels(extra=True),
+        json.dumps({"stated_request": " ", "intended_request": 5}),
+    ],
+    ids=range(10),
+)  # fmt: skip
+def test_a_record_that_is_no_verdict_of_ours_is_an_error_that_names_it(
+    api: FakeAPI, tmp_path: Path, payload: Any, kind: str
+) -> None:
+    judge = made(api, tmp_path / "v.sqlite")
+
+    def again() -> Any:
+        if kind == "verdict":
+            return ask(judge, texts(1))
+        return asyncio.run(judge.ground([Item.of_query("How do I?")]))
+
+    again()
+    judge.store.database._connect().execute("UPDATE verdicts SET payload = ?", (payload,))
+    with pytest.raises(StoreError, match=rf"v.sqlite: the record with key .* is no {kind} as this"):
+        again()
+
+
+@pytest.mark.parametrize("identity", ["{", "[]", "null", "[" * 100_000])
+def test_a_record_whose_identity_was_damaged_is_an_error_that_names_it(
+    api: FakeAPI, tmp_path: Path, identity: str
+) -> None:
+    judge = made(api, tmp_path / "v.sqlite")
+    ask(judge, texts(1))
+    judge.store.database._connect().execute("UPDATE verdicts SET identity = ?", (identity,))
+    with pytest.raises(StoreError, match=r"its identity is .*, expected a JSON object"):
+        ask(judge, texts(1))
 
 
 # ---------------------------------------------------------------- what goes wrong with a reply
@@ -443,6 +492,30 @@ def _call() -> Any:
     grounding = rubric.Grounding.of(item)
     assert grounding is not None
     return rubric.verdict_call(item, grounding, texts(1)[0])
+
+
+def test_a_budget_that_batches_hold_is_not_waited_for_for_a_day(tmp_path: Path) -> None:
+    with FakeAPI(batch_seconds=60) as api, VerdictStore.open(tmp_path / "v.sqlite") as store:
+        options: Any = {"store": store, "base_url": api.base_url, "run": "r", "budget_usd": 0.11}
+        batched = load_judge("anthropic", batches=True, schema="json_schema", **options)
+        single = load_judge("anthropic", schema="json_schema", **options)
+
+        async def both() -> Any:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await ascore([make_item()] * 2, texts(2), batched)
+            assert store.ledger.spent("r").open_calls == 2
+            async with asyncio.timeout(20):
+                return await ascore(make_item(), "Another answer.", single)
+
+        found = asyncio.run(both())
+        assert found.failure.kind == "over_budget"
+        assert "for batches of 0.11 US dollars" in found.failure.detail
+        # What is on its way in single calls comes back soon, and is waited for.
+        reserved = store.ledger.reserve("r2", 0.1)
+        assert reserved is not None
+        assert store.ledger.in_flight("r2")
+        assert not store.ledger.in_flight("r")
 
 
 @pytest.mark.parametrize("budget", [0, -1, float("nan"), float("inf"), "5", True])

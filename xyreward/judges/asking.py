@@ -21,13 +21,14 @@ import time
 import uuid
 import warnings
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
 from xyreward.dispatch import Dispatcher, Limits
-from xyreward.errors import JudgeError
+from xyreward.errors import JudgeError, StoreError
 from xyreward.judges.calls import Call, CallError, Endpoint, JudgeStopped, Reply
 from xyreward.prices import Prices
 from xyreward.reading import ReadingProblem
@@ -53,6 +54,10 @@ NO_VERDICT: frozenset[FailureKind] = frozenset({"unparseable", "off_menu", "trun
 WARM_S = 240.0
 """Seconds after a reply in which no call with the same prefix is sent alone: a prompt cache lives for five
 minutes from its last reading, and in a training loop every step would wait for two replies in a row."""
+
+
+LOOK_FOR_BATCHES_S = 2.0
+"""Seconds between two looks at whether batches alone hold a full budget: they may for a day."""
 
 
 @dataclass(slots=True)
@@ -253,6 +258,22 @@ class ModelAsker:
         if isinstance(self._store, VerdictStore):
             return self._store
         return VerdictStore.open(self._store)
+
+    @contextmanager
+    def reading(self, found: StoredVerdict) -> Iterator[None]:
+        """Around what takes a record apart: one that was edited or imported may hold anything.
+
+        Raises:
+            StoreError: it is not what was to be read.
+        """
+        try:
+            yield
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+            raise StoreError(
+                f"{self.store.path}: the record with key {found.key:.16} is no {found.kind} as this "
+                f"release writes it ({type(error).__name__}); was it imported or edited? Use another "
+                "store, or remove it with `xyreward store prune`"
+            ) from None
 
     @property
     def _has_store(self) -> bool:
@@ -606,14 +627,22 @@ class _Asking:
 
     async def _reserve_later(self) -> None:
         judge = self._judge
+        ledger = judge.store.ledger
+        look_at = time.monotonic() + LOOK_FOR_BATCHES_S
         while True:
-            spent = judge.store.ledger.spent(judge.run)
-            if spent.reserved_usd == 0:
+            spent = ledger.spent(judge.run)
+            waits_for_batches = False
+            if spent.reserved_usd and time.monotonic() > look_at:
+                waits_for_batches = not ledger.in_flight(judge.run)
+                look_at = time.monotonic() + LOOK_FOR_BATCHES_S
+            if spent.reserved_usd == 0 or waits_for_batches:
+                held = f", holds {spent.reserved_usd:.4f} for batches" if waits_for_batches else ""
                 raise CallError(
                     "over_budget",
                     f"run {judge.run!r} has spent {spent.settled_usd:.4f} and possibly "
-                    f"{spent.possibly_usd:.4f} of {judge.budget_usd} US dollars, and this call may cost "
-                    f"{self._worst:.4f}; raise budget_usd and run again: what is judged is in the store",
+                    f"{spent.possibly_usd:.4f}{held} of {judge.budget_usd} US dollars, and this call may "
+                    f"cost {self._worst:.4f}; raise budget_usd and run again: what is judged is in the "
+                    "store",
                     retry=False,
                 )
             # What is reserved is the worst case. Most of it comes back when those calls end.

@@ -402,7 +402,7 @@ def from_row(row: Sequence[Any]) -> StoredVerdict:
     return StoredVerdict(
         key=key,
         kind=kind,
-        identity=json.loads(identity),
+        identity=identity_of(key, identity),
         payload=payload,
         raw_text=raw,
         usage=Usage(tokens_in, out, read, write),
@@ -452,7 +452,21 @@ def _identities(
     connection: sqlite3.Connection, keys: Sequence[str]
 ) -> dict[str, Mapping[str, str]]:
     rows = _select(connection, "SELECT key, identity FROM verdicts WHERE key IN", keys)
-    return {key: json.loads(identity) for key, identity in rows}
+    return {key: identity_of(key, identity) for key, identity in rows}
+
+
+def identity_of(key: str, text: str) -> Mapping[str, str]:
+    """The identity that `canonical` made a text of. Raises StoreError for any other text."""
+    try:
+        identity = json.loads(text)
+    except (ValueError, RecursionError, TypeError):
+        identity = None
+    if not isinstance(identity, dict):
+        raise StoreError(
+            f"key {key:.16}: its identity is {text!r:.80}, expected a JSON object; the store was edited or "
+            "is damaged. Use another one, or `xyreward store merge` what is sound into a new one."
+        )
+    return identity
 
 
 def _held(connection: sqlite3.Connection, keys: Sequence[str]) -> dict[str, str]:
