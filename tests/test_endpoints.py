@@ -529,6 +529,69 @@ def test_an_address_may_come_with_or_without_its_version(given: str, root: str) 
     assert api_root(check_url(given)) == root
 
 
+def test_a_blank_address_is_none_and_not_the_vendors() -> None:
+    for blank in ("", "  "):
+        with pytest.raises(JudgeError, match=r"base_url is '', expected http"):
+            AnthropicEndpoint(base_url=blank)
+
+
+def test_a_blank_address_of_the_environment_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "")
+    assert AnthropicEndpoint().base_url == "https://api.anthropic.com"
+
+
+@pytest.mark.parametrize("key", ["", " ", "\n", 5])
+@pytest.mark.parametrize("kind", [AnthropicEndpoint, ChatEndpoint])
+def test_a_blank_key_is_not_the_environments(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, key: Any
+) -> None:
+    for name in ("ANTHROPIC_API_KEY", "XYREWARD_CHAT_KEY"):
+        monkeypatch.setenv(name, KEY)
+    with pytest.raises(JudgeError, match=r"api_key is .*leave it out to use the environment's"):
+        kind(model="m", base_url="http://127.0.0.1:1", api_key=key)
+
+
+@pytest.mark.parametrize("blank", [" ", "\n"])
+def test_blank_credentials_of_the_environment_are_none(
+    monkeypatch: pytest.MonkeyPatch, blank: str
+) -> None:
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.setenv(name, blank)
+    with pytest.raises(JudgeStopped, match="no key was found"):
+        AnthropicEndpoint().check_key()
+
+
+def test_a_token_of_the_environment_may_have_its_line_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", f"{KEY}\n")
+    with Canned((200, {}, MESSAGE)) as server:
+        send(AnthropicEndpoint(base_url=server.url, schema="plain"))
+        assert server.asked[0][1]["authorization"] == f"Bearer {KEY}"
+    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "a\r\nX-Evil: 1")
+    with pytest.raises(JudgeStopped, match="ANTHROPIC_AUTH_TOKEN has blanks"):
+        AnthropicEndpoint().check_key()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HTTP_PROXY", "ftp://user:hunter2@p:1"),
+        ("ALL_PROXY", "socks5://user:hunter2@p:1"),
+        ("HTTP_PROXY", "http://[::1"),
+        ("SSL_CERT_FILE", "/nowhere/ca.pem"),
+    ],
+)
+@pytest.mark.parametrize("kind", [AnthropicEndpoint, ChatEndpoint])
+def test_an_impossible_environment_is_named_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    endpoint = kind(model="m", base_url="http://192.0.2.1", api_key=KEY, schema="plain")
+    stopped = failure(endpoint, timeout=0.2)
+    assert isinstance(stopped, JudgeStopped)
+    assert name in str(stopped)
+    assert "hunter2" not in "".join(traceback.format_exception(stopped))
+
+
 @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
 @BOTH
 def test_both_forms_of_an_address_reach_the_same_server(make: Make, suffix: str) -> None:
@@ -538,8 +601,11 @@ def test_both_forms_of_an_address_reach_the_same_server(make: Make, suffix: str)
 
 @pytest.mark.parametrize(
     "url",
-    ["h:1", "ftp://h", "http://", "http://user:pw@h", "http://h?key=1", "http://h#x", "http://h:x"],
-)
+    [
+        "h:1", "ftp://h", "http://", "http://user:pw@h", "http://h?key=1", "http://h#x", "http://h:x",
+        "http://ho\nst", "http://h/\x00", "http://a b", "http://m\u00fcnchen", "ftp://user:pw@h",
+    ],
+)  # fmt: skip
 @BOTH
 def test_an_address_that_cannot_be_meant_is_refused_without_its_secrets(
     make: Make, url: str

@@ -843,3 +843,51 @@ def test_options_that_do_not_exist_are_told_with_the_nearest() -> None:
         load_judge("anthropic", max_concurency=3)  # type: ignore[call-arg]
     with pytest.raises(JudgeError, match="'local' takes no options, found votes"):
         load_judge("local", votes=3)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"batches": "no"}, "batches is 'no', expected True or False"),
+        ({"batches": 0}, "batches is 0"),
+        ({"max_tokens": "100"}, "max_tokens is '100', expected a whole number"),
+        ({"max_tokens": True}, "max_tokens is True"),
+        ({"max_tokens": 1.5}, "max_tokens is 1.5"),
+        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"run": ""}, "run is '', expected a name"),
+        ({"run": " "}, "run is ' '"),
+        ({"run": 5}, "run is 5"),
+        ({"store": 5}, "store is 5, expected a path"),
+        ({"prices": {}}, r"prices is {}, expected Prices.load"),
+        ({"prices": "prices.json"}, "prices is 'prices.json'"),
+        ({"base_url": 5}, "base_url is 5"),
+        ({"budget_usd": 1e12}, "budget_usd is"),
+    ],
+    ids=str,
+)
+def test_an_option_of_another_kind_is_refused(option: Any, message: str) -> None:
+    with pytest.raises(JudgeError, match=message):
+        load_judge("anthropic", **option)
+
+
+@pytest.mark.parametrize("temperature", [True, "0", float("nan")])
+def test_a_temperature_that_is_none_is_refused(temperature: Any) -> None:
+    with pytest.raises(JudgeError, match="temperature is"):
+        load_judge("chat:m@http://127.0.0.1:1", temperature=temperature)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "chat: @https://user:hunter2@host",
+        "chat:m@ftp://user:hunter2@host",
+        "chat:https://user:hunter2@host",
+        "chat:m@https://user:hunt/er2@host",
+        "openai:m@https://user:hunter2@host",
+        "panel:chat:m@https://user:hunter2@host,local",
+    ],
+)
+def test_a_name_that_is_not_understood_is_shown_without_its_password(name: str) -> None:
+    with pytest.raises(JudgeError) as caught:
+        load_judge(name)
+    assert "hunt" not in str(caught.value)

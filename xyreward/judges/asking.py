@@ -199,7 +199,16 @@ class ModelAsker:
         self.stats = JudgeStats()
         self.on_outcome: Callable[[], object] | None = None
         """Called after each decided question, in the thread that asks; for progress bars."""
-        self.prices = prices or Prices.load()
+        if prices is not None and not isinstance(prices, Prices):
+            raise JudgeError(
+                f"prices is {prices!r:.80}, expected Prices.load(...), or a file named by XYREWARD_PRICES"
+            )
+        if run is not None and (not isinstance(run, str) or not run.strip()):
+            # A variable that was not set would begin a new bill, with the whole budget.
+            raise JudgeError(f"run is {run!r:.80}, expected a name; leave it out for a new one")
+        if not isinstance(store, VerdictStore | str | os.PathLike | None):
+            raise JudgeError(f"store is {store!r:.80}, expected a path or a VerdictStore")
+        self.prices = Prices.load() if prices is None else prices
         if budget_usd is not None:
             self._check_budget(budget_usd)
         self.budget_usd = budget_usd
@@ -229,8 +238,10 @@ class ModelAsker:
 
     def _check_budget(self, budget_usd: float) -> None:
         number = isinstance(budget_usd, int | float) and not isinstance(budget_usd, bool)
-        if not number or not 0 < budget_usd < math.inf:
-            raise JudgeError(f"budget_usd is {budget_usd!r}, expected dollars above 0")
+        if not number or not 0 < budget_usd < 1e9:
+            raise JudgeError(
+                f"budget_usd is {budget_usd!r}, expected dollars above 0, below a billion"
+            )
         if self.prices.worst_case(1, 1, self.endpoint.name, batch=self.in_batches) is None:
             raise JudgeError(
                 f"budget_usd is {budget_usd:g}, but the price of {self.endpoint.name} is unknown, so "
@@ -247,6 +258,15 @@ class ModelAsker:
     def name_without_url(self) -> str:
         """The name as it goes into records and provenance: a changed port must not empty the store."""
         return self.endpoint.name.partition("@")[0]
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """What tells its questions from those of another judge: model, parameters, store; no address."""
+        lies = (
+            self._store.path if isinstance(self._store, VerdictStore) else store_path(self._store)
+        )
+        parameters = _canonical(list(self.endpoint.possible_parameters))
+        return self.name_without_url, parameters, str(lies.absolute())
 
     @cached_property
     def store(self) -> VerdictStore:
@@ -722,9 +742,7 @@ def new_run(judge: str, budget_usd: float | None = None, processes: int | None =
     Raises:
         JudgeError: each of several processes (None: WORLD_SIZE) would have a budget of its own.
     """
-    # torchrun gives every process of one launch the same id, "none" where it was not told one.
-    torchrun = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    if given := os.environ.get("XYREWARD_RUN") or (None if torchrun == "none" else torchrun):
+    if given := run_of_environment():
         return given
     processes = processes or Limits().processes
     if budget_usd is not None and processes > 1:
@@ -733,3 +751,10 @@ def new_run(judge: str, budget_usd: float | None = None, processes: int | None =
             "that they are one run; give all of them the same run=..., or set XYREWARD_RUN"
         )
     return f"{judge} {uuid.uuid4().hex[:12]}"
+
+
+def run_of_environment() -> str | None:
+    """XYREWARD_RUN, else the id that torchrun gave, else None."""
+    # torchrun gives every process of one launch the same id, "none" where it was not told one.
+    torchrun = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    return os.environ.get("XYREWARD_RUN") or (None if torchrun == "none" else torchrun)

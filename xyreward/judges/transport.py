@@ -15,7 +15,8 @@ import math
 import re
 import ssl
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import mktime_tz, parsedate_tz
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeGuard, TypeVar
@@ -48,14 +49,19 @@ def check_url(url: str) -> str:
         JudgeError: not http(s), or with credentials or parameters in it. A URL is written into
             verdicts, logs and reports, so what is secret must not be part of it.
     """
+    expected = "expected http://host:port or https://host, perhaps with a path"
+    if not isinstance(url, str):
+        raise JudgeError(f"base_url is {url!r:.80}, {expected}")
+    url = url.strip()
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError:
         host = None
-    expected = "expected http://host:port or https://host, perhaps with a path"
-    if host is None or parts.scheme not in ("http", "https"):
-        raise JudgeError(f"base_url is {url.rpartition('@')[2]!r:.200}, {expected}")
+    # urlsplit drops line ends that the HTTP libraries stumble over, and they read other letters apart.
+    odd = not url.isascii() or not url.isprintable() or " " in url
+    if odd or host is None or parts.scheme not in ("http", "https"):
+        raise JudgeError(f"base_url is {url.rpartition('@')[2]!a:.200}, {expected}, in ASCII")
     if parts.username is not None or parts.password is not None:
         raise JudgeError(
             f"base_url of {host} holds a user or password, {expected}; give the key as api_key or "
@@ -63,7 +69,7 @@ def check_url(url: str) -> str:
         )
     if parts.query or parts.fragment:
         raise JudgeError(f"base_url of {host} has parameters after its path, {expected}")
-    return url.strip().rstrip("/")
+    return url.rstrip("/")
 
 
 def is_loopback(url: str) -> bool:
@@ -84,6 +90,8 @@ def clean_key(key: str | None, source: str) -> str | None:
     Raises:
         JudgeStopped: it cannot be sent in a header. The libraries' own messages would print it.
     """
+    if not isinstance(key, str | None):
+        raise JudgeStopped(f"{source} is a {type(key).__name__}, expected text")
     key = (key or "").strip()
     if not key:
         return None
@@ -93,6 +101,57 @@ def clean_key(key: str | None, source: str) -> str | None:
             "copy the key once more"
         )
     return key
+
+
+def given_key(key: str | None) -> str | None:
+    """An `api_key` as it was given to an endpoint; None where none was.
+
+    Raises:
+        JudgeError: a blank one. Taken for none, it would send the environment's key to a server that was
+            to get another.
+    """
+    if key is not None and (not isinstance(key, str) or not key.strip()):
+        found = "blank" if isinstance(key, str) else f"a {type(key).__name__}"
+        raise JudgeError(
+            f"api_key is {found}, expected a key; leave it out to use the environment's"
+        )
+    return key
+
+
+def check_max_tokens(given: int | None) -> None:
+    """Raise JudgeError for a limit of a reply that is none."""
+    if given is None:
+        return
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= 10_000_000:
+        raise JudgeError(f"max_tokens is {given!r:.80}, expected a whole number of at least 1")
+
+
+def without_credentials(text: str) -> str:
+    """A judge's name, fit to be shown where it was not understood: what stands before an @ may be secret."""
+    return re.sub(r"//\S*@", "//[hidden]@", text)
+
+
+@contextmanager
+def of_environment(endpoint: str) -> Iterator[None]:
+    """Around the making of a client: proxies and certificates of the environment may be impossible."""
+    failure: JudgeStopped
+    try:
+        yield
+        return
+    except (ImportError, OSError, ValueError) as error:
+        failure = JudgeStopped(
+            f"{endpoint}: no connection can be made with this environment ({type(error).__name__}); check "
+            "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR (a socks proxy needs pip "
+            "install socksio)"
+        )
+    except Exception as error:
+        if type(error).__name__ != "InvalidURL":  # of httpx2, which is not imported for that
+            raise
+        failure = JudgeStopped(
+            f"{endpoint}: the address of a proxy or of the server is none; check base_url, HTTP_PROXY, "
+            "HTTPS_PROXY and ALL_PROXY"
+        )
+    raise failure  # not above: what these say may hold the proxy's password
 
 
 # ---------------------------------------------------------------- connections

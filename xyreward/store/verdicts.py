@@ -39,7 +39,7 @@ from xyreward.embedded import cache_dir
 from xyreward.errors import StoreError
 from xyreward.store import ledger as money
 from xyreward.store.batches import Batches
-from xyreward.store.database import Database
+from xyreward.store.database import ELSEWHERE, Database
 from xyreward.store.ledger import Ledger
 from xyreward.store.owners import Presence
 from xyreward.verdict import Usage
@@ -112,10 +112,22 @@ def conflict(
 
 
 def store_path(path: str | os.PathLike[str] | None = None) -> Path:
-    """Where a store lies: at `path`, or XYREWARD_STORE where None, else in the user's cache folder."""
+    """Where a store lies: at `path`, or XYREWARD_STORE where None, else in the user's cache folder.
+
+    Raises:
+        StoreError: no file can have this path.
+    """
     if path is None:
         path = os.environ.get("XYREWARD_STORE") or cache_dir() / "verdicts.sqlite"
-    return Path(path).expanduser()
+    found = Path(path)
+    try:
+        found = found.expanduser()
+        found.stat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass  # what these mean is told where the file is opened
+    except (OSError, RuntimeError, ValueError) as error:  # too long; no such user; a null character
+        raise StoreError(f"{path!s:.200}: no file can lie there ({error}). {ELSEWHERE}") from None
+    return found
 
 
 class VerdictStore:
