@@ -21,6 +21,7 @@ import pytest
 
 from xyreward import cli
 from xyreward.items import Item
+from xyreward.score_file import begun_run
 from xyreward.store import VerdictStore
 from xyreward.testing import FakeAPI, Faults
 
@@ -547,6 +548,43 @@ def test_ctrl_c_ends_with_status_130_and_the_same_command_goes_on() -> None:
         # What was on its way may have been answered into the void; each process asks once for schemas.
         assert api.wait_idle().billed <= 1200 + 64 + 2
     assert [row["n"] for row in read()] == list(range(1200))
+
+
+def test_the_same_command_goes_on_with_its_bill_and_its_budget(
+    run: Callable[..., Ended], api: FakeAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XYREWARD_RUN", raising=False)
+    given = ["score", write(answers(5)), "--judge", "anthropic", "--base-url", api.base_url]
+    given += ["--schema", "json_schema", "--out", "out.jsonl", "--budget-usd", "0.5"]
+    api.change(faults=Faults({"429_spend_limit": 1.0}))
+    stopped = run(*given)
+    assert stopped.status == 3
+    named = json.loads(Path("out.jsonl.partial.job").read_text("utf-8"))["run"]
+    with VerdictStore.open("store/v.sqlite") as store:
+        spent = store.ledger.reserve(named, 0.45)
+        assert spent is not None
+        store.ledger.settle(spent, 0.45)
+    api.change(faults=Faults())
+    done = run(*given)
+    assert done.status == 1
+    assert "over_budget" in done.out
+    assert f"run {named!r} in all: 0.45" in done.out
+    # Another output is another job, unless it is told whose bill it goes on.
+    other = run(*[a if a != "out.jsonl" else "other.jsonl" for a in given])
+    assert other.status == 0
+    assert named not in other.out
+
+
+@pytest.mark.parametrize("job", ["", "[]", "{}", '{"run": 5}', '{"run": " "}'])
+def test_a_job_that_names_no_run_begins_none(job: str) -> None:
+    assert begun_run(Path("out.jsonl")) is None
+    Path("out.jsonl.partial.job").write_text(job, "utf-8")
+    Path("out.jsonl.partial").touch()
+    assert begun_run(Path("out.jsonl")) is None
+    Path("out.jsonl.partial.job").write_text('{"run": "r"}', "utf-8")
+    assert begun_run(Path("out.jsonl")) == "r"
+    Path("out.jsonl.partial").unlink()  # a job without rows is of nothing that goes on
+    assert begun_run(Path("out.jsonl")) is None
 
 
 def test_two_processes_on_one_output_do_not_mix(api: FakeAPI) -> None:

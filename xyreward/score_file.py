@@ -49,6 +49,7 @@ CHUNK_BATCHED = 10_000
 AHEAD = 2
 """Chunks under way at a time."""
 SHOWN_PROBLEMS = 20
+RUN = "run"
 COLUMNS = ("reward", "verdict", "failure", "judge", "rubric_version")
 """What the output has beside the keys of a row."""
 
@@ -251,7 +252,7 @@ async def score_file(
         JudgeError, StoreError: see `Judge`. What is done is in the partial file.
     """
     refuse_existing(out)
-    partial = out.with_name(out.name + ".partial")
+    partial = _partial(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(f"{partial}.lock", timeout=0)
@@ -263,7 +264,8 @@ async def score_file(
     with held:
         refuse_existing(out)  # another process may just have finished it
         rows = iter(answers)
-        report = _resumed(partial, _job(answers, judge, reward), rows)
+        run = next((one.run for one in model_judges(judge)), None)
+        report = _resumed(partial, _job(answers, judge, reward), rows, run)
         if on_rows:
             on_rows(report.rows)
         # Closed at once where a row cannot be written: the chunk under way would go on paying.
@@ -284,6 +286,18 @@ def refuse_existing(out: Path) -> None:
     """Raise RunFolderError where `out` is there already."""
     if out.exists():
         raise RunFolderError(f"{out}: exists; choose another --out, or remove it first")
+
+
+def begun_run(out: Path) -> str | None:
+    """The name of the run whose partial file for `out` is there: whose bill it is. None where none is."""
+    partial = _partial(out)
+    told = _told(partial)
+    run = told.get(RUN) if isinstance(told, dict) and partial.exists() else None
+    return run if isinstance(run, str) and run.strip() else None
+
+
+def _partial(out: Path) -> Path:
+    return out.with_name(out.name + ".partial")
 
 
 def _size(judge: Judge) -> int:
@@ -383,19 +397,21 @@ def _job_file(partial: Path) -> Path:
 
 
 def _resumed(
-    partial: Path, job: Mapping[str, Any], rows: Iterator[tuple[dict[str, Any], Item]]
+    partial: Path,
+    job: Mapping[str, Any],
+    rows: Iterator[tuple[dict[str, Any], Item]],
+    run: str | None,
 ) -> FileReport:
     """Take from `rows` those that an earlier run did, and cut off one that it had half written."""
     report = FileReport()
     if not partial.exists():
         with _writing(partial):
-            _job_file(partial).write_text(json.dumps(job), "utf-8")
+            _job_file(partial).write_text(json.dumps({**job, RUN: run}), "utf-8")
             partial.touch()
         return report
-    try:
-        told = json.loads(_job_file(partial).read_text("utf-8"))
-    except (OSError, ValueError):
-        told = None
+    told = _told(partial)
+    if isinstance(told, dict):
+        told.pop(RUN, None)  # whose bill it is decides nothing about the rows
     if told != job:
         raise RunFolderError(
             f"{partial}: is of another job ({_differing(told, job, _job_file(partial).name)}); remove it, "
@@ -423,6 +439,14 @@ def _resumed(
     os.truncate(partial, keep)
     report.resumed = report.rows
     return report
+
+
+def _told(partial: Path) -> Any:
+    """What lies beside a partial file about its job; None where nothing does."""
+    try:
+        return json.loads(_job_file(partial).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def _differing(old: Any, new: Mapping[str, Any], name: str) -> str:
