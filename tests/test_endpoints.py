@@ -278,7 +278,7 @@ def test_a_body_that_is_nested_too_deep_is_a_failure_of_that_call_alone(
 
 @BOTH
 def test_lists_that_are_nested_too_deep_are_as_good_as_none(make: Make) -> None:
-    deep = (200, {}, b"[" * 200_000)
+    deep: Any = (200, {}, b"[" * 200_000)
     paths = ("/v1/models", f"/v1/models/{DEFAULT_MODEL}", "/v1/messages/count_tokens")
     sent = "/v1/messages" if make is claude else "/v1/chat/completions"
     with Canned(by_path={**dict.fromkeys(paths, deep), sent: (200, {}, ok(make))}) as server:

@@ -3,6 +3,7 @@ import contextlib
 import json
 import logging
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -729,6 +730,23 @@ def start_worker(api_url: str, store: Path, n: int) -> subprocess.Popen[str]:
     # `chat:`, because importing the SDK takes each process a second.
     command = [sys.executable, "-c", WORKER, f"chat:qwen@{api_url}", str(store), str(n)]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_judge_travels_to_another_process(api: FakeAPI, tmp_path: Path) -> None:
+    with VerdictStore.open(tmp_path / "v.sqlite") as store:
+        for judge in (
+            made(api, tmp_path / "v.sqlite", votes=2, budget_usd=5, run="r", max_concurrency=3),
+            ModelJudge(AnthropicEndpoint(base_url=api.base_url), store=store, votes=2, run="r"),
+        ):
+            here = ask(judge, texts(1))
+            judge.on_outcome = lambda: None
+            copy = pickle.loads(pickle.dumps(judge))
+            assert (copy.name, copy.votes, copy.run) == (judge.name, 2, "r")
+            assert copy.budget_usd == judge.budget_usd
+            assert copy.dispatcher.limits == judge.dispatcher.limits
+            assert copy.stats.calls == 0
+            assert ask(copy, texts(1))[0].labels == here[0].labels
+            assert copy.stats.from_store == 2
 
 
 def test_eight_processes_that_score_the_same_answers_pay_once(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from xyreward.dispatch import Dispatcher, Limits
 from xyreward.errors import JudgeError, StoreError
 from xyreward.judges.calls import Call, CallError, Endpoint, JudgeStopped, Reply
-from xyreward.prices import Prices
+from xyreward.prices import Prices, without_url
 from xyreward.reading import ReadingProblem
 from xyreward.rubric import estimate_tokens
 from xyreward.store import StoredVerdict, VerdictStore, store_path
@@ -222,6 +222,19 @@ class ModelAsker:
         self._replied: dict[str, float] = {}
         """Prefix -> when a reply to it last came, on the monotonic clock."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        # In another process it opens the store itself, and begins with limits and counts of its own.
+        left_out = ("dispatcher", "store", "on_outcome", "stats")
+        return {k: v for k, v in self.__dict__.items() if k not in left_out} | {
+            "limits": self.dispatcher.limits
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.dispatcher = Dispatcher(state.pop("limits"))
+        self.stats = JudgeStats()
+        self.on_outcome = None
+        self.__dict__.update(state)
+
     def beside(self) -> ModelAsker:
         """Another one of the same model, store, limits, budget and bill: to ask it other things.
 
@@ -257,7 +270,7 @@ class ModelAsker:
     @cached_property
     def name_without_url(self) -> str:
         """The name as it goes into records and provenance: a changed port must not empty the store."""
-        return self.endpoint.name.partition("@")[0]
+        return without_url(self.endpoint.name)
 
     @property
     def asks(self) -> tuple[str, ...]:

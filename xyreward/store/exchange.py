@@ -233,9 +233,9 @@ def merge(store: VerdictStore, other: str | os.PathLike[str]) -> Added:
             total += len(chunk)
             here = store.identities([key for key, _ in chunk])
             for key, identity in chunk:
-                theirs = identity_of(key, identity)
-                if here.get(key, theirs) != theirs:
-                    problems.append(f"{other.name}: {conflict(key, here[key], theirs, 'there')}")
+                named = identity_of(key, identity)
+                if here.get(key, named) != named:
+                    problems.append(f"{other.name}: {conflict(key, here[key], named, 'there')}")
         if problems:
             raise DataError(problems)
         theirs = (from_row(row) for row in pages(lambda: nullcontext(connection), COLUMNS))
