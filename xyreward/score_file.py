@@ -428,8 +428,10 @@ def _resumed(
                 if not row or any(done[k] != v for k, v in row.items() if k not in COLUMNS):
                     raise ValueError("another row")
                 failure = done["failure"]
+                if (done["reward"] is None) != (failure is not None):
+                    raise ValueError("a failure that has a reward, or neither")
                 report.failed.update([] if failure is None else [str(failure["kind"])])
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 raise RunFolderError(
                     f"{partial}: line {number} is not as a run left it; remove the file to begin anew "
                     "(what was paid for is in the store)"
@@ -445,7 +447,7 @@ def _told(partial: Path) -> Any:
     """What lies beside a partial file about its job; None where nothing does."""
     try:
         return json.loads(_job_file(partial).read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, RecursionError, ValueError):
         return None
 
 
