@@ -213,6 +213,8 @@ class MessageBatches:
             unsent = [key for key in self._todo if key not in on_their_way]
             # Who asks for a key live, right now, will store it; look again later.
             mine = self._store.claim(unsent)
+            if not mine:
+                self._failing.pop(SUBMIT, None)
             try:
                 return await self._submit_all([self._todo[key] for key in unsent if key in mine])
             finally:
@@ -327,6 +329,7 @@ class MessageBatches:
     async def _recover(self) -> bool:
         """Decide about batches of which nobody here knows whether the API took them."""
         if not self._unclear():
+            self._failing.pop(LIST, None)
             return False
         changed = False
         with self._alone("submit") as granted:  # else one of them is just being submitted
