@@ -21,6 +21,7 @@ import pytest
 
 from xyreward import cli
 from xyreward.items import Item
+from xyreward.loading import load_items
 from xyreward.score_file import begun_run
 from xyreward.store import VerdictStore
 from xyreward.testing import FakeAPI, Faults
@@ -259,6 +260,19 @@ def test_own_keys_that_are_replaced_are_named_once(run: Callable[..., Ended]) ->
     done = run("score", "answers.jsonl", "--judge", script({"a": None}), "--out", "out.jsonl")
     assert done.status == 0
     assert "the rows' own judge, reward are replaced in out.jsonl\n" in done.err
+
+
+def test_rows_whose_query_is_not_their_items_are_named(run: Callable[..., Ended]) -> None:
+    item = next(i for i in load_items("mini") if i.id == ITEM)
+    rows = [{"item_id": ITEM, "answer": "a", "query": query} for query in (
+        f" {item.query_text}\n", "Another question?", [{"role": "user", "content": "A third?"}],
+        [{"role": "user", "content": item.query_text}], 5, None,
+    )]  # fmt: skip
+    done = run("score", write(rows), "--judge", script({"a": None}), "--out", "out.jsonl")
+    assert done.status == 0
+    assert "2 rows have a query that is not that of their item_id, the first is line 2" in done.err
+    done = run("score", write(answers(1)), "--judge", script({}), "--out", "other.jsonl")
+    assert "not that of their item_id" not in done.err
 
 
 def test_soft_rewards_are_another_number(run: Callable[..., Ended]) -> None:

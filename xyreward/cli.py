@@ -178,6 +178,11 @@ def score(
         _say(f"{judge}: {estimate_file(file, chosen) or 'makes no calls'}. Nothing was sent.")
         return
     file.check(chosen)
+    if lines := file.other_queries:
+        _note(
+            f"{len(lines)} rows have a query that is not that of their item_id, the first is line "
+            f"{lines[0]}; they are judged as answers to the item"
+        )
     if file.replaced:
         _note(f"the rows' own {', '.join(file.replaced)} are replaced in {out}")
     with _sending(), _bar(file.rows, [chosen]) as advance:

@@ -90,6 +90,8 @@ class AnswersFile:
         replaced: set[str] = set()
         named: dict[str, Item] = {}
         bare = 0
+        self.other_queries: list[int] = []
+        """Lines that name an item and bring a query that is not this item's."""
         for number, line in self._lines():
             digest.update(line)
             rows += 1
@@ -101,6 +103,8 @@ class AnswersFile:
                     problems.append(f"{path}: line {number}: {error}")
                 continue
             replaced.update(row.keys() & set(COLUMNS))
+            if "item_id" in row and "query" in row and _other_query(row["query"], item):
+                self.other_queries.append(number)
             if item.bare:
                 bare += 1
             else:
@@ -209,6 +213,13 @@ class AnswersFile:
                 f"item_id {given!r:.60} is not among the {len(self._items)} items; check --items"
             )
         return item
+
+
+def _other_query(query: Any, item: Item) -> bool:
+    try:
+        return Item.of_query(query).content_hash != item.content_hash
+    except (TypeError, ValidationError):
+        return False  # a key of the row's own that is no query
 
 
 def estimate_file(answers: AnswersFile, judge: Judge) -> Estimate | None:
