@@ -120,6 +120,17 @@ def on_their_way(path: Path) -> list[tuple[str, int]]:
         return [(b.state, b.rows) for b in store.batches.find() if b.state != "closed"]
 
 
+class Apart(Canned):
+    """A server with one answer to every POST, and answers to GET by path."""
+
+    def __init__(self, post: Any, by_path: Any) -> None:
+        super().__init__(by_path=by_path)
+        self.post = post
+
+    def respond(self, path: str) -> Any:
+        return super().respond(path) if self.asked[-1][2] is None else self.post
+
+
 # ---------------------------------------------------------------- the ordinary way
 
 
@@ -579,3 +590,59 @@ def test_progress_is_told_as_it_happens(path: Path) -> None:
         asyncio.run(work(api.base_url))
     assert (2, 0) in seen
     assert seen[-1] == (4, 4)
+
+
+BATCHES = "/v1/messages/batches"
+TAKEN = {"id": "b1", "processing_status": "ended", "created_at": "2026-11-30T00:00:00Z"}
+NONE: Any = (200, {}, {"data": [], "has_more": False})
+ENDLESS: Any = {
+    "data": [{"id": "z", "created_at": "2999-01-01T00:00:00Z"}],
+    "has_more": True,
+    "last_id": "z",
+}
+ERROR: Any = (500, {}, {"error": {"message": "internal"}})
+
+
+@pytest.mark.parametrize(
+    ("post", "by_path", "message"),
+    [
+        (
+            (200, {}, TAKEN),
+            {"/b1": (200, {}, TAKEN), "/b1/results": (200, {}, b'{"custom_id": ')},
+            "collecting batch b1 has failed for .* cut off",
+        ),
+        (
+            (200, {}, TAKEN),
+            {"/b1": (200, {}, TAKEN), "/b1/results": (200, {}, b"[" * 200_000)},
+            "collecting batch b1 has failed for .* cut off",
+        ),
+        ((200, {}, TAKEN), {"/b1": (200, {}, b"<html>Log in")}, "collecting batch b1 .*not JSON"),
+        ((200, {}, TAKEN), {"/b1": (200, {}, b"[" * 200_000)}, "collecting batch b1 .*not JSON"),
+        (ERROR, {}, "submitting a batch has failed for .* 500"),
+        (ERROR, {"": ERROR}, "(submitting|listing) .* has failed for .* 500"),
+        (ERROR, {"": (200, {}, ENDLESS)}, "submitting a batch has failed for .* 500"),
+        ((200, {}, b"[" * 200_000), {}, "submitting a batch has failed for .* no id"),
+        (
+            (429, {"retry-after": "inf"}, {"error": {"message": "full"}}),
+            {},
+            "asks to wait inf s before it takes a batch",
+        ),
+        (
+            (429, {"retry-after": "86400"}, {"error": {"message": "full"}}),
+            {},
+            "asks to wait 86400 s before it takes a batch",
+        ),
+        ((429, {}, {"error": {"message": "full"}}), {}, "submitting a batch has failed for .* 429"),
+    ],
+    ids=[
+        "results-cut", "results-deep", "status-html", "status-deep", "post-500", "all-500",
+        "endless-list", "post-deep", "wait-inf", "wait-a-day", "full",
+    ],
+)  # fmt: skip
+def test_a_step_that_never_works_ends_the_run_whatever_else_works(
+    path: Path, post: Any, by_path: Any, message: str
+) -> None:
+    limits = replace(QUICK, grace_s=0.1, outage_s=0.5)
+    answers = {BATCHES + below: answer for below, answer in {"": NONE, **by_path}.items()}
+    with Apart(post, answers) as server, pytest.raises(JudgeStopped, match=message):
+        bring_home(server.url, path, requests(2), limits=limits, timeout=10)

@@ -21,6 +21,8 @@ import pytest
 
 from xyreward import cli
 from xyreward.items import Item
+from xyreward.loading import load_items
+from xyreward.score_file import begun_run
 from xyreward.store import VerdictStore
 from xyreward.testing import FakeAPI, Faults
 
@@ -258,6 +260,19 @@ def test_own_keys_that_are_replaced_are_named_once(run: Callable[..., Ended]) ->
     done = run("score", "answers.jsonl", "--judge", script({"a": None}), "--out", "out.jsonl")
     assert done.status == 0
     assert "the rows' own judge, reward are replaced in out.jsonl\n" in done.err
+
+
+def test_rows_whose_query_is_not_their_items_are_named(run: Callable[..., Ended]) -> None:
+    item = next(i for i in load_items("mini") if i.id == ITEM)
+    rows = [{"item_id": ITEM, "answer": "a", "query": query} for query in (
+        f" {item.query_text}\n", "Another question?", [{"role": "user", "content": "A third?"}],
+        [{"role": "user", "content": item.query_text}], 5, None,
+    )]  # fmt: skip
+    done = run("score", write(rows), "--judge", script({"a": None}), "--out", "out.jsonl")
+    assert done.status == 0
+    assert "2 rows have a query that is not that of their item_id, the first is line 2" in done.err
+    done = run("score", write(answers(1)), "--judge", script({}), "--out", "other.jsonl")
+    assert "not that of their item_id" not in done.err
 
 
 def test_soft_rewards_are_another_number(run: Callable[..., Ended]) -> None:
@@ -547,6 +562,43 @@ def test_ctrl_c_ends_with_status_130_and_the_same_command_goes_on() -> None:
         # What was on its way may have been answered into the void; each process asks once for schemas.
         assert api.wait_idle().billed <= 1200 + 64 + 2
     assert [row["n"] for row in read()] == list(range(1200))
+
+
+def test_the_same_command_goes_on_with_its_bill_and_its_budget(
+    run: Callable[..., Ended], api: FakeAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XYREWARD_RUN", raising=False)
+    given = ["score", write(answers(5)), "--judge", "anthropic", "--base-url", api.base_url]
+    given += ["--schema", "json_schema", "--out", "out.jsonl", "--budget-usd", "0.5"]
+    api.change(faults=Faults({"429_spend_limit": 1.0}))
+    stopped = run(*given)
+    assert stopped.status == 3
+    named = json.loads(Path("out.jsonl.partial.job").read_text("utf-8"))["run"]
+    with VerdictStore.open("store/v.sqlite") as store:
+        spent = store.ledger.reserve(named, 0.45)
+        assert spent is not None
+        store.ledger.settle(spent, 0.45)
+    api.change(faults=Faults())
+    done = run(*given)
+    assert done.status == 1
+    assert "over_budget" in done.out
+    assert re.search(rf"run {re.escape(repr(named))}.* 0\.4500", done.out)
+    # Another output is another job, unless it is told whose bill it goes on.
+    other = run(*[a if a != "out.jsonl" else "other.jsonl" for a in given])
+    assert other.status == 0
+    assert named not in other.out
+
+
+@pytest.mark.parametrize("job", ["", "[]", "{}", '{"run": 5}', '{"run": " "}'])
+def test_a_job_that_names_no_run_begins_none(job: str) -> None:
+    assert begun_run(Path("out.jsonl")) is None
+    Path("out.jsonl.partial.job").write_text(job, "utf-8")
+    Path("out.jsonl.partial").touch()
+    assert begun_run(Path("out.jsonl")) is None
+    Path("out.jsonl.partial.job").write_text('{"run": "r"}', "utf-8")
+    assert begun_run(Path("out.jsonl")) == "r"
+    Path("out.jsonl.partial").unlink()  # a job without rows is of nothing that goes on
+    assert begun_run(Path("out.jsonl")) is None
 
 
 def test_two_processes_on_one_output_do_not_mix(api: FakeAPI) -> None:

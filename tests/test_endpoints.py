@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import pickle
+import random
 import threading
 import time
 import traceback
@@ -27,7 +28,7 @@ from xyreward.judges.anthropic import (
 )
 from xyreward.judges.calls import Call, CallError, JudgeStopped, Reply
 from xyreward.judges.chat import ChatEndpoint, api_root, read_completion
-from xyreward.judges.transport import check_url, is_loopback, retry_after, scrub
+from xyreward.judges.transport import check_url, is_loopback, repeats, retry_after, scrub
 from xyreward.testing.fake_api import FAULTS, FakeAPI, Faults
 from xyreward.verdict import Usage
 
@@ -250,6 +251,42 @@ def test_a_pause_until_a_date_is_counted_from_now() -> None:
 
 
 @BOTH
+@pytest.mark.parametrize(
+    "date",
+    ["Wed, 21 Oct 99999 07:28:00 GMT", "Oct 21 9999999999 7:28", "Wed, 99 Oct 2020 99:99:99 GMT"],
+)
+def test_a_date_that_no_calendar_has_is_no_pause(make: Make, date: str) -> None:
+    with Canned((429, {"retry-after": date}, {"error": {"message": "slow"}})) as server:
+        error = failure(make(server.url))
+    assert isinstance(error, CallError)
+    assert error.retry
+    assert error.retry_after in (None, 0.0)
+
+
+@BOTH
+@pytest.mark.parametrize("status", [200, 400, 500])
+def test_a_body_that_is_nested_too_deep_is_a_failure_of_that_call_alone(
+    make: Make, status: int
+) -> None:
+    with Canned((status, {}, b"[" * 200_000)) as server:
+        error = failure(make(server.url))
+    assert isinstance(error, CallError)
+    assert error.kind == "transport"
+    assert error.retry is (status != 400)
+    assert error.possibly_billed is (status == 200)
+
+
+@BOTH
+def test_lists_that_are_nested_too_deep_are_as_good_as_none(make: Make) -> None:
+    deep: Any = (200, {}, b"[" * 200_000)
+    paths = ("/v1/models", f"/v1/models/{DEFAULT_MODEL}", "/v1/messages/count_tokens")
+    sent = "/v1/messages" if make is claude else "/v1/chat/completions"
+    with Canned(by_path={**dict.fromkeys(paths, deep), sent: (200, {}, ok(make))}) as server:
+        found = asyncio.run(make(server.url).check(CALL))
+    assert len(found.replies) == 2
+
+
+@BOTH
 @pytest.mark.parametrize(("told", "retry"), [("true", True), ("false", False)])
 def test_a_server_that_says_whether_to_retry_is_believed(
     make: Make, told: str, retry: bool
@@ -341,6 +378,15 @@ def test_a_message_that_echoes_the_key_or_our_text_is_not_repeated(make: Make) -
             stopped = failure(make(server.url))
         assert KEY[:12] not in str(stopped)
         assert "[key]" in str(stopped)
+
+
+def test_a_long_message_and_a_long_answer_do_not_stop_the_event_loop() -> None:
+    letters = random.Random(0)
+    message, answer = ("".join(letters.choices("abcdefgh", k=n)) for n in (20_000, 1_000_000))
+    start = time.perf_counter()
+    assert not repeats(message, answer)
+    assert repeats(message, answer + message[100:116])
+    assert time.perf_counter() - start < 5  # the product of both lengths took half a minute
 
 
 def test_scrubbing_keeps_what_is_harmless_and_cuts_what_is_long() -> None:
@@ -483,6 +529,69 @@ def test_an_address_may_come_with_or_without_its_version(given: str, root: str) 
     assert api_root(check_url(given)) == root
 
 
+def test_a_blank_address_is_none_and_not_the_vendors() -> None:
+    for blank in ("", "  "):
+        with pytest.raises(JudgeError, match=r"base_url is '', expected http"):
+            AnthropicEndpoint(base_url=blank)
+
+
+def test_a_blank_address_of_the_environment_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "")
+    assert AnthropicEndpoint().base_url == "https://api.anthropic.com"
+
+
+@pytest.mark.parametrize("key", ["", " ", "\n", 5])
+@pytest.mark.parametrize("kind", [AnthropicEndpoint, ChatEndpoint])
+def test_a_blank_key_is_not_the_environments(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, key: Any
+) -> None:
+    for name in ("ANTHROPIC_API_KEY", "XYREWARD_CHAT_KEY"):
+        monkeypatch.setenv(name, KEY)
+    with pytest.raises(JudgeError, match=r"api_key is .*leave it out to use the environment's"):
+        kind(model="m", base_url="http://127.0.0.1:1", api_key=key)
+
+
+@pytest.mark.parametrize("blank", [" ", "\n"])
+def test_blank_credentials_of_the_environment_are_none(
+    monkeypatch: pytest.MonkeyPatch, blank: str
+) -> None:
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.setenv(name, blank)
+    with pytest.raises(JudgeStopped, match="no key was found"):
+        AnthropicEndpoint().check_key()
+
+
+def test_a_token_of_the_environment_may_have_its_line_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", f"{KEY}\n")
+    with Canned((200, {}, MESSAGE)) as server:
+        send(AnthropicEndpoint(base_url=server.url, schema="plain"))
+        assert server.asked[0][1]["authorization"] == f"Bearer {KEY}"
+    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "a\r\nX-Evil: 1")
+    with pytest.raises(JudgeStopped, match="ANTHROPIC_AUTH_TOKEN has blanks"):
+        AnthropicEndpoint().check_key()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HTTP_PROXY", "ftp://user:hunter2@p:1"),
+        ("ALL_PROXY", "socks5://user:hunter2@p:1"),
+        ("HTTP_PROXY", "http://[::1"),
+        ("SSL_CERT_FILE", "/nowhere/ca.pem"),
+    ],
+)
+@pytest.mark.parametrize("kind", [AnthropicEndpoint, ChatEndpoint])
+def test_an_impossible_environment_is_named_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    endpoint = kind(model="m", base_url="http://192.0.2.1", api_key=KEY, schema="plain")
+    stopped = failure(endpoint, timeout=0.2)
+    assert isinstance(stopped, JudgeStopped)
+    assert name in str(stopped)
+    assert "hunter2" not in "".join(traceback.format_exception(stopped))
+
+
 @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
 @BOTH
 def test_both_forms_of_an_address_reach_the_same_server(make: Make, suffix: str) -> None:
@@ -492,8 +601,11 @@ def test_both_forms_of_an_address_reach_the_same_server(make: Make, suffix: str)
 
 @pytest.mark.parametrize(
     "url",
-    ["h:1", "ftp://h", "http://", "http://user:pw@h", "http://h?key=1", "http://h#x", "http://h:x"],
-)
+    [
+        "h:1", "ftp://h", "http://", "http://user:pw@h", "http://h?key=1", "http://h#x", "http://h:x",
+        "http://ho\nst", "http://h/\x00", "http://a b", "http://m\u00fcnchen", "ftp://user:pw@h",
+    ],
+)  # fmt: skip
 @BOTH
 def test_an_address_that_cannot_be_meant_is_refused_without_its_secrets(
     make: Make, url: str
@@ -820,6 +932,53 @@ def test_tokens_are_read_where_they_are_and_are_0_where_not() -> None:
         reply = read_message({**MESSAGE, "usage": nothing})
         assert reply is not None
         assert reply.usage == Usage()
+
+
+@pytest.mark.parametrize(
+    ("usage", "reported"),
+    [
+        ({"in": 5, "out": 0}, True),
+        ({"in": 5, "out": 7, "cached": None}, True),
+        ({"in": 5}, False),
+        ({"out": 7}, False),
+        ({"in": "5", "out": 7}, False),
+        ({"in": 5.0, "out": 7}, False),
+        ({"in": -5, "out": 7}, False),
+        ({"in": 5, "out": -7}, False),
+        ({"in": True, "out": 7}, False),
+        ({"in": 5, "out": True}, False),
+        ({"in": 0, "out": 0}, False),  # nobody replies to nothing
+        ({"in": 10**15, "out": 7}, False),
+        ({"in": 5, "out": 2**70}, False),
+        (None, False),
+        ([5, 7], False),
+    ],
+    ids=str,
+)
+def test_a_usage_that_is_not_told_in_full_is_not_told(usage: Any, reported: bool) -> None:
+    def named(*names: str) -> Any:
+        if not isinstance(usage, dict):
+            return usage
+        return {
+            dict(zip(("in", "out", "cached"), names, strict=True))[k]: v for k, v in usage.items()
+        }
+
+    claudes = named("input_tokens", "output_tokens", "cache_read_input_tokens")
+    reply = read_message({**MESSAGE, "usage": claudes})
+    assert reply is not None
+    assert reply.usage_reported is reported
+    chats = named("prompt_tokens", "completion_tokens", "cached_tokens")
+    reply = read_completion({**COMPLETION, "usage": chats})
+    assert reply is not None
+    assert reply.usage_reported is reported
+
+
+def test_tokens_of_the_cache_count_as_input_and_are_counts_like_others() -> None:
+    for cached, reported in ((3, True), (0, False), ("3", False), (-3, False)):
+        usage = {"input_tokens": 0, "output_tokens": 2, "cache_read_input_tokens": cached}
+        reply = read_message({**MESSAGE, "usage": usage})
+        assert reply is not None
+        assert reply.usage_reported is reported
 
 
 def test_cached_tokens_of_a_chat_server_are_not_counted_twice() -> None:

@@ -1,7 +1,9 @@
 import asyncio
+import contextlib
 import json
 import logging
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -158,6 +160,54 @@ def test_a_verdict_under_a_key_of_another_question_is_refused(tmp_path: Path) ->
         )
         with pytest.raises(StoreError, match=r"clod.*claude"):
             ask(judge, texts(1))
+
+
+def _labels(**changed: Any) -> str:
+    labels = {
+        "has_stated_solution": False,
+        "has_intended_solution": False,
+        "focus": "neither",
+        "identifies_misconception": False,
+    }
+    said = {"suggestions": [], "reason": "", "flags": [], "labels": {**labels, **changed}}
+    return json.dumps(said)
+
+
+@pytest.mark.parametrize("kind", ["verdict", "grounding"])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "{", "null", "[]", "{}", "[" * 100_000, b"\xff", _labels(focus="banana"),
+        _labels(has_stated_solution="no"), _labels(extra=True),
+        json.dumps({"stated_request": " ", "intended_request": 5}),
+    ],
+    ids=range(10),
+)  # fmt: skip
+def test_a_record_that_is_no_verdict_of_ours_is_an_error_that_names_it(
+    api: FakeAPI, tmp_path: Path, payload: Any, kind: str
+) -> None:
+    judge = made(api, tmp_path / "v.sqlite")
+
+    def again() -> Any:
+        if kind == "verdict":
+            return ask(judge, texts(1))
+        return asyncio.run(judge.ground([Item.of_query("How do I?")]))
+
+    again()
+    judge.store.database._connect().execute("UPDATE verdicts SET payload = ?", (payload,))
+    with pytest.raises(StoreError, match=rf"v.sqlite: the record with key .* is no {kind} as this"):
+        again()
+
+
+@pytest.mark.parametrize("identity", ["{", "[]", "null", "[" * 100_000])
+def test_a_record_whose_identity_was_damaged_is_an_error_that_names_it(
+    api: FakeAPI, tmp_path: Path, identity: str
+) -> None:
+    judge = made(api, tmp_path / "v.sqlite")
+    ask(judge, texts(1))
+    judge.store.database._connect().execute("UPDATE verdicts SET identity = ?", (identity,))
+    with pytest.raises(StoreError, match=r"its identity is .*, expected a JSON object"):
+        ask(judge, texts(1))
 
 
 # ---------------------------------------------------------------- what goes wrong with a reply
@@ -445,6 +495,30 @@ def _call() -> Any:
     return rubric.verdict_call(item, grounding, texts(1)[0])
 
 
+def test_a_budget_that_batches_hold_is_not_waited_for_for_a_day(tmp_path: Path) -> None:
+    with FakeAPI(batch_seconds=60) as api, VerdictStore.open(tmp_path / "v.sqlite") as store:
+        options: Any = {"store": store, "base_url": api.base_url, "run": "r", "budget_usd": 0.11}
+        batched = load_judge("anthropic", batches=True, schema="json_schema", **options)
+        single = load_judge("anthropic", schema="json_schema", **options)
+
+        async def both() -> Any:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await ascore([make_item()] * 2, texts(2), batched)
+            assert store.ledger.spent("r").open_calls == 2
+            async with asyncio.timeout(20):
+                return await ascore(make_item(), "Another answer.", single)
+
+        found = asyncio.run(both())
+        assert found.failure.kind == "over_budget"
+        assert "for batches of 0.11 US dollars" in found.failure.detail
+        # What is on its way in single calls comes back soon, and is waited for.
+        reserved = store.ledger.reserve("r2", 0.1)
+        assert reserved is not None
+        assert store.ledger.in_flight("r2")
+        assert not store.ledger.in_flight("r")
+
+
 @pytest.mark.parametrize("budget", [0, -1, float("nan"), float("inf"), "5", True])
 def test_an_impossible_budget_is_refused(api: FakeAPI, tmp_path: Path, budget: Any) -> None:
     with pytest.raises(JudgeError, match="budget_usd is"):
@@ -658,6 +732,23 @@ def start_worker(api_url: str, store: Path, n: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
+def test_a_judge_travels_to_another_process(api: FakeAPI, tmp_path: Path) -> None:
+    with VerdictStore.open(tmp_path / "v.sqlite") as store:
+        for judge in (
+            made(api, tmp_path / "v.sqlite", votes=2, budget_usd=5, run="r", max_concurrency=3),
+            ModelJudge(AnthropicEndpoint(base_url=api.base_url), store=store, votes=2, run="r"),
+        ):
+            here = ask(judge, texts(1))
+            judge.on_outcome = lambda: None
+            copy = pickle.loads(pickle.dumps(judge))
+            assert (copy.name, copy.votes, copy.run) == (judge.name, 2, "r")
+            assert copy.budget_usd == judge.budget_usd
+            assert copy.dispatcher.limits == judge.dispatcher.limits
+            assert copy.stats.calls == 0
+            assert ask(copy, texts(1))[0].labels == here[0].labels
+            assert copy.stats.from_store == 2
+
+
 def test_eight_processes_that_score_the_same_answers_pay_once(tmp_path: Path) -> None:
     with FakeAPI(latency=0.02) as api:
         workers = [start_worker(api.base_url, tmp_path / "v.sqlite", 500) for _ in range(8)]
@@ -770,3 +861,51 @@ def test_options_that_do_not_exist_are_told_with_the_nearest() -> None:
         load_judge("anthropic", max_concurency=3)  # type: ignore[call-arg]
     with pytest.raises(JudgeError, match="'local' takes no options, found votes"):
         load_judge("local", votes=3)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"batches": "no"}, "batches is 'no', expected True or False"),
+        ({"batches": 0}, "batches is 0"),
+        ({"max_tokens": "100"}, "max_tokens is '100', expected a whole number"),
+        ({"max_tokens": True}, "max_tokens is True"),
+        ({"max_tokens": 1.5}, "max_tokens is 1.5"),
+        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"run": ""}, "run is '', expected a name"),
+        ({"run": " "}, "run is ' '"),
+        ({"run": 5}, "run is 5"),
+        ({"store": 5}, "store is 5, expected a path"),
+        ({"prices": {}}, r"prices is {}, expected Prices.load"),
+        ({"prices": "prices.json"}, "prices is 'prices.json'"),
+        ({"base_url": 5}, "base_url is 5"),
+        ({"budget_usd": 1e12}, "budget_usd is"),
+    ],
+    ids=str,
+)
+def test_an_option_of_another_kind_is_refused(option: Any, message: str) -> None:
+    with pytest.raises(JudgeError, match=message):
+        load_judge("anthropic", **option)
+
+
+@pytest.mark.parametrize("temperature", [True, "0", float("nan")])
+def test_a_temperature_that_is_none_is_refused(temperature: Any) -> None:
+    with pytest.raises(JudgeError, match="temperature is"):
+        load_judge("chat:m@http://127.0.0.1:1", temperature=temperature)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "chat: @https://user:hunter2@host",
+        "chat:m@ftp://user:hunter2@host",
+        "chat:https://user:hunter2@host",
+        "chat:m@https://user:hunt/er2@host",
+        "openai:m@https://user:hunter2@host",
+        "panel:chat:m@https://user:hunter2@host,local",
+    ],
+)
+def test_a_name_that_is_not_understood_is_shown_without_its_password(name: str) -> None:
+    with pytest.raises(JudgeError) as caught:
+        load_judge(name)
+    assert "hunt" not in str(caught.value)

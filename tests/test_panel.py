@@ -117,6 +117,17 @@ def test_a_panel_needs_two_different_judges(names: str) -> None:
         load_judge(f"panel:{names}")
 
 
+def test_one_model_at_two_addresses_is_no_panel(api: FakeAPI, tmp_path: Path) -> None:
+    first, second = api.base_url, api.base_url.replace("127.0.0.1", "localhost")
+    with pytest.raises(JudgeError, match="ask the same model as far as the store can tell"):
+        load_judge(f"panel:chat:m@{first},chat:m@{second}", store=tmp_path / "v.sqlite")
+    load_judge(f"panel:chat:m@{first},chat:n@{second}", store=tmp_path / "v.sqlite")
+    one = load_judge(f"chat:m@{first}", store=tmp_path / "v.sqlite", temperature=0.5)
+    two = load_judge(f"chat:m@{second}", store=tmp_path / "v.sqlite")
+    own = load_judge(f"chat:m@{second}/v1", store=tmp_path / "other.sqlite")
+    PanelJudge([one, two, own])
+
+
 def test_an_unknown_member_is_named() -> None:
     with pytest.raises(JudgeError, match="judge 'nobody' is not known"):
         load_judge("panel:local,nobody")

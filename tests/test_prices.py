@@ -187,7 +187,7 @@ def test_the_address_is_more_special_than_the_model() -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"input": 1}, "m: output is None, expected US dollars per million tokens, 0 or more"),
+        ({"input": 1}, "m: output is None, expected US dollars per million tokens, 0 to 1,000,000"),
         ({"input": -1, "output": 1}, "m: input is -1"),
         ({"input": "1", "output": 1}, "m: input is '1'"),
         ({"input": 1, "output": math.inf}, "m: output is inf"),
@@ -201,6 +201,7 @@ def test_the_address_is_more_special_than_the_model() -> None:
             "m: long_prompt.output is None",
         ),
         (5, "m: found 5, expected an object with input and output"),
+        ({"input": 1e300, "output": 1}, "m: input is 1e+300"),
     ],
 )
 def test_a_malformed_price_is_named(entry: Any, message: str) -> None:
@@ -218,6 +219,46 @@ def test_a_missing_or_broken_file_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("XYREWARD_PRICES", str(tmp_path / "other.json"))
     with pytest.raises(ConfigError, match=r'XYREWARD_PRICES=.*other\.json: expected {"models"'):
         Prices.load()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            '{"models": {"m": {"input": 3, "output": 1, "input": 0}}}',
+            "models.m.input is there twice",
+        ),
+        ('{"models": {"m": {"input": 3, "output": 1}, "m": {"input": 0, "output": 0}}}', "twice"),
+        ('{"models": {}, "modles": {"m": {"input": 3, "output": 1}}}', "unknown field 'modles'"),
+        (
+            '{"models": {"m": {"input": 3, "output": 1}, "anthropic:m": {"input": 0, "output": 0}}}',
+            "is anthropic:m, which has a price already",
+        ),
+        ('{"models": {"m": {"input": NaN, "output": 1}}}', "NaN is not a number"),
+        ("[" * 100_000, "nested more than"),
+    ],
+)
+def test_what_a_price_file_says_twice_or_beside_is_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / "p.json").write_text(text, "utf-8")
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        Prices.load(tmp_path / "p.json")
+
+
+def test_a_price_file_may_have_the_mark_of_other_systems(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text('{"models": {"m": {"input": 3, "output": 1}}}', "utf-8-sig")
+    assert Prices.load(tmp_path / "p.json").find("anthropic:m") is not None
+
+
+def test_a_models_own_at_sign_is_part_of_its_name() -> None:
+    own = Prices.load(
+        {"models": {"chat:m": {"input": 1, "output": 1}, "chat:a@b": {"input": 2, "output": 2}}}
+    )
+    assert own.find("chat:m@fp8@https://h/v1") is None
+    found = own.find("chat:a@b@https://h/v1")
+    assert found is not None
+    assert found.rates.input == 2
 
 
 # ---------------------------------------------------------------- the docs

@@ -477,6 +477,9 @@ def without(line: bytes, key: str) -> bytes:
         (lambda lines: [b"[]\n", *lines[1:]], 1),
         (lambda lines: [without(lines[0], "failure"), *lines[1:]], 1),
         (lambda lines: [without(lines[0], "n"), *lines[1:]], 1),
+        (lambda lines: [without(lines[0], "reward"), *lines[1:]], 1),
+        (lambda lines: [lines[0].replace(b'"reward": 1.0', b'"reward": null'), *lines[1:]], 1),
+        (lambda lines: [lines[0], lines[1].replace(b"null", b"0.0", 1), *lines[2:]], 2),
         (lambda lines: [lines[0].replace(b'"failure": null', b'"failure": "x"'), *lines[1:]], 1),
         (lambda lines: [lines[0].replace(b'"failure": null', b'"failure": {}'), *lines[1:]], 1),
         (lambda lines: [*lines, lines[0]], 6),
@@ -491,6 +494,16 @@ def test_a_damaged_partial_file_is_refused_with_its_line(change: Any, line: int)
         run(AnswersFile(Path("answers.jsonl"), ITEMS))
     assert Path("out.jsonl.partial").read_bytes() == before
     assert not Path("out.jsonl").exists()
+
+
+def test_what_is_nested_too_deep_in_a_partial_file_is_refused_with_its_line() -> None:
+    broken(5)
+    edited(lambda lines: [lines[0], b"[" * 100_000 + b"\n", *lines[2:]])
+    with pytest.raises(RunFolderError, match="line 2 is not as a run left it"):
+        run(AnswersFile(Path("answers.jsonl"), ITEMS))
+    Path("out.jsonl.partial.job").write_bytes(b"[" * 100_000)
+    with pytest.raises(RunFolderError, match="is of another job"):
+        run(AnswersFile(Path("answers.jsonl"), ITEMS))
 
 
 def test_a_partial_file_with_more_rows_than_there_are_answers_is_refused() -> None:
@@ -598,6 +611,35 @@ def test_a_partial_file_that_is_removed_meanwhile_makes_no_output_without_its_fi
         run(SEVEN, on_rows=remove)
     assert not Path("out.jsonl").exists()
     assert not Path("out.jsonl.partial").exists()
+
+
+def test_where_a_row_cannot_be_written_nothing_goes_on_unseen(small: None) -> None:
+    ends: list[str] = []
+
+    class Slow(ScriptedJudge):
+        async def judge(self, items: Any, answers: Any) -> Any:
+            if answers == ["good", "late"]:
+                return await super().judge(items, answers)
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                ends.append("cancelled")
+                raise
+
+    async def in_a_loop_that_goes_on() -> None:
+        file = AnswersFile(write([row("good"), row("late"), row("bad"), row("bad")]), ITEMS)
+        with pytest.raises(ScoringStopped) as error:
+            await score_file(
+                file,
+                Path("out.jsonl"),
+                Slow({(None, "good"): GOOD, (None, "late"): LATE}),
+                Reward(),
+                on_rows=lambda _: Path("out.jsonl.partial").unlink(),
+            )
+        assert error.value is not None  # whose frames hold the generator
+        assert ends == ["cancelled"]
+
+    asyncio.run(in_a_loop_that_goes_on())
 
 
 def test_an_error_of_the_operating_system_in_a_judge_is_not_taken_for_a_full_disk() -> None:

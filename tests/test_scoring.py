@@ -1,4 +1,6 @@
 import asyncio
+import os
+import signal
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -366,3 +368,28 @@ def test_a_bare_query_needs_a_judge_that_infers_its_goal(query: Any) -> None:
 def test_a_query_that_asks_nothing_is_refused(query: Any) -> None:
     with pytest.raises(ValueError, match="as a bare query"):
         score([query], ["Type :q."], Recording())
+
+
+def test_ctrl_c_in_a_notebook_ends_the_work_and_not_only_the_wait_for_it() -> None:
+    ends: list[str] = []
+
+    class Slow(Recording):
+        async def judge(self, items: Any, answers: Any) -> Any:
+            os.kill(os.getpid(), signal.SIGINT)
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                ends.append("cancelled")
+                raise
+
+    async def cell() -> None:
+        score(XY, "good", Slow())
+
+    # Not asyncio.run, which would take Ctrl-C itself: a notebook's loop does not.
+    loop = asyncio.new_event_loop()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(cell())
+    finally:
+        loop.close()
+    assert ends == ["cancelled"]

@@ -98,6 +98,7 @@ def test_an_answer_may_hold_any_line_end_of_unicode(tmp_path: Path, end: str) ->
     [
         ("{not json", "line 2: .*double quotes"),
         ("[]", "line 2: is list, expected an object"),
+        ("[" * 100_000, "line 2: is nested too deep"),
         ('{"labels": {}}', r"line 2: \(item_id, answer\) is \(None, None\), expected \(string or"),
         (
             '{"answer": 5, "failure": "timeout"}',

@@ -627,6 +627,18 @@ def test_the_path_comes_from_the_call_the_environment_or_the_cache(
         assert store.path.is_file()
 
 
+@pytest.mark.parametrize(
+    "path", ["~nosuchuserhere/v.sqlite", "a\0b", "n" * 300, "/etc/passwd/x/v.sqlite"]
+)
+def test_a_path_that_no_file_can_have_is_told_with_the_way_out(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XYREWARD_STORE", path) if "\0" not in path else None
+    for given in (path, None if "\0" not in path else path):
+        with pytest.raises(StoreError, match="Name another path"):
+            VerdictStore.open(given)
+
+
 def test_a_store_that_is_not_there_is_not_made_where_it_is_only_to_be_read(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no verdict store is there; check the path"):
         VerdictStore.open(tmp_path / "v", create=False)

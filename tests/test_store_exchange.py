@@ -107,6 +107,8 @@ def test_a_damaged_jsonl_file_is_told_row_by_row_and_nothing_is_imported(
         changed(7, input_tokens=2**63),
         changed(8, created="yesterday"),
         good[8].encode()[:-20],
+        changed(8, payload="[" * 100_000),
+        b"[" * 100_000,
     ]
     (tmp_path / "f.jsonl").write_bytes(b"\n".join(bad))
     with pytest.raises(DataError) as caught:
@@ -128,6 +130,8 @@ def test_a_damaged_jsonl_file_is_told_row_by_row_and_nothing_is_imported(
         "row 13, input_tokens",
         "row 14, created",
         "row 15",
+        "row 16, payload",
+        "row 17",
     ]
     text = "\n".join(caught.value.problems)
     assert "row 5: is not valid UTF-8 (byte 0xe9 at byte" in text

@@ -150,11 +150,18 @@ def score(
     options: Mapping[str, Any],
 ) -> None:
     """Score a file of answers. Goes on where an interrupted run of the same command stopped."""
-    from xyreward.judges import load_judge
+    from xyreward.judges import load_judge, options_of
+    from xyreward.judges.asking import run_of_environment
     from xyreward.judges.panel import model_judges
     from xyreward.loading import load_items
     from xyreward.reward import Reward
-    from xyreward.score_file import AnswersFile, estimate_file, refuse_existing, score_file
+    from xyreward.score_file import (
+        AnswersFile,
+        begun_run,
+        estimate_file,
+        refuse_existing,
+        score_file,
+    )
 
     if str(out) == "-":
         raise typer.BadParameter(
@@ -162,12 +169,20 @@ def score(
             param_hint="--out",
         )
     refuse_existing(out)
+    if "run" in options_of(judge) and not ("run" in options or run_of_environment()):
+        # The same command goes on with its bill, or each start would have the whole budget anew.
+        options = {**options, "run": begun_run(out)}
     chosen = load_judge(judge, **options)
     file = AnswersFile(answers, load_items(items))
     if dry_run:
         _say(f"{judge}: {estimate_file(file, chosen) or 'makes no calls'}. Nothing was sent.")
         return
     file.check(chosen)
+    if lines := file.other_queries:
+        _note(
+            f"{len(lines)} rows have a query that is not that of their item_id, the first is line "
+            f"{lines[0]}; they are judged as answers to the item"
+        )
     if file.replaced:
         _note(f"the rows' own {', '.join(file.replaced)} are replaced in {out}")
     with _sending(), _bar(file.rows, [chosen]) as advance:
@@ -286,11 +301,12 @@ def compare(
     from xyreward.compare import compare as compare_judges
     from xyreward.compare import known_answers, labelled, to_markdown
     from xyreward.judges import described
-    from xyreward.judges.panel import model_judges
+    from xyreward.judges.panel import model_judges, refuse_same
     from xyreward.loading import bundled_splits, load_items
     from xyreward.splits import assign_splits
 
     loaded_judges = _load_all(judges, options)
+    refuse_same(loaded_judges)
     loaded = load_items(items)
     splits = assign_splits(loaded, known=bundled_splits() if items == "mini" else None)
     chosen = labelled(splits.select(loaded, _side(split)), limit)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from xyreward.errors import DataError
 from xyreward.items import Item, Reference
 from xyreward.judges import Judge
+from xyreward.judges.panel import refuse_same
 from xyreward.reward import Reward
 from xyreward.scoring import Score, ascore
 from xyreward.stats import Estimate, mean
@@ -100,9 +101,11 @@ async def compare(
 
     Raises:
         DataError: no reference has labels.
-        JudgeError: see `Judge`; all judges are checked before the first one is asked.
+        JudgeError: see `Judge`; all judges are checked before the first one is asked. Also where two of
+            them ask the same model at two addresses.
     """
     known = known_answers(items)
+    refuse_same(judges)
     for judge in judges:
         if check := getattr(judge, "check", None):
             check([item for item, _ in known])

@@ -12,7 +12,6 @@ budget (`store/ledger.py`).
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -23,10 +22,14 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from xyreward.errors import ConfigError
+from xyreward.strict_json import faults, parse_json
 from xyreward.verdict import Usage
 
 _PER_TOKEN = 1e-6
 _SNAPSHOT = re.compile(r"-\d{8}$")
+_FIELDS = ("models", "unit", "checked", "source", "notes")
+_MOST = 1_000_000
+"""US dollars per million tokens. Above a dollar per token it is a mistake, and sums would be absurd."""
 _RATES = ("input", "output", "cache_write", "cache_read")
 
 
@@ -129,7 +132,7 @@ class Prices:
         name = _full(judge)
         names = [name]
         if name.startswith("chat:"):
-            names.append(name.partition("@")[0])
+            names.append(without_url(name))
         else:
             names.append(_SNAPSHOT.sub("", name))  # a dated snapshot costs what its model does
         return next((self._prices[name] for name in names if name in self._prices), None)
@@ -214,17 +217,28 @@ def cost_table(
     return "\n".join(lines)
 
 
+def without_url(judge: str) -> str:
+    """A judge's name without the address of its server. A model's name may have an @ of its own."""
+    return re.sub(r"^(.+)@https?://.+$", r"\1", judge)
+
+
 def _full(name: str) -> str:
     return name if ":" in name else f"anthropic:{name}"
 
 
 def _read(path: Path) -> Any:
     try:
-        return json.loads(path.read_text("utf-8"))
+        table = parse_json(path.read_text("utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such price file") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: expected a JSON file with prices, found {error}") from None
+    # A price that is given twice: nobody could say which of the two a budget is counted with.
+    if isinstance(table, Mapping) and (
+        found := [f"{place} {what}" for place, what in faults(table)]
+    ):
+        raise ConfigError(f"{path}: " + "; ".join(found))
+    return table
 
 
 def _parse(table: Any, where: str) -> dict[str, Price]:
@@ -234,11 +248,13 @@ def _parse(table: Any, where: str) -> dict[str, Price]:
             f'{where}: expected {{"models": {{name: {{"input": ..., "output": ...}}}}}} in US '
             "dollars per million tokens"
         )
-    problems: list[str] = []
-    prices = {}
+    problems = [f"unknown field {key!r}" for key in table if key not in _FIELDS]
+    prices: dict[str, Price] = {}
     for name, entry in entries.items():
         found: list[str] = []
         price = _price(entry, found)
+        if _full(str(name)) in prices:
+            found.append(f"is {_full(str(name))}, which has a price already")
         if price is not None and not found:
             prices[_full(str(name))] = price
         problems += [f"{name}: {problem}" for problem in found]
@@ -283,14 +299,14 @@ def _rates(entry: Mapping[str, Any], prefix: str, problems: list[str]) -> Rates 
     wrong = [name for name in ("input", "output") if not _is_number(values[name])]
     wrong += [name for name in _RATES[2:] if name in entry and not _is_number(values[name])]
     problems += [
-        f"{prefix}{name} is {values[name]!r}, expected US dollars per million tokens, 0 or more"
+        f"{prefix}{name} is {values[name]!r}, expected US dollars per million tokens, 0 to {_MOST:,}"
         for name in wrong
     ]
     return None if wrong else Rates(*(float(values[name] or 0) for name in _RATES))
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= _MOST
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ import hashlib
 import json
 import os
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -49,6 +49,7 @@ CHUNK_BATCHED = 10_000
 AHEAD = 2
 """Chunks under way at a time."""
 SHOWN_PROBLEMS = 20
+RUN = "run"
 COLUMNS = ("reward", "verdict", "failure", "judge", "rubric_version")
 """What the output has beside the keys of a row."""
 
@@ -89,6 +90,8 @@ class AnswersFile:
         replaced: set[str] = set()
         named: dict[str, Item] = {}
         bare = 0
+        self.other_queries: list[int] = []
+        """Lines that name an item and bring a query that is not this item's."""
         for number, line in self._lines():
             digest.update(line)
             rows += 1
@@ -100,6 +103,8 @@ class AnswersFile:
                     problems.append(f"{path}: line {number}: {error}")
                 continue
             replaced.update(row.keys() & set(COLUMNS))
+            if "item_id" in row and "query" in row and _other_query(row["query"], item):
+                self.other_queries.append(number)
             if item.bare:
                 bare += 1
             else:
@@ -210,6 +215,13 @@ class AnswersFile:
         return item
 
 
+def _other_query(query: Any, item: Item) -> bool:
+    try:
+        return Item.of_query(query).content_hash != item.content_hash
+    except (TypeError, ValidationError):
+        return False  # a key of the row's own that is no query
+
+
 def estimate_file(answers: AnswersFile, judge: Judge) -> Estimate | None:
     """What judging the file would take, with what the store has. None for a judge that makes no calls.
 
@@ -251,7 +263,7 @@ async def score_file(
         JudgeError, StoreError: see `Judge`. What is done is in the partial file.
     """
     refuse_existing(out)
-    partial = out.with_name(out.name + ".partial")
+    partial = _partial(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(f"{partial}.lock", timeout=0)
@@ -263,15 +275,19 @@ async def score_file(
     with held:
         refuse_existing(out)  # another process may just have finished it
         rows = iter(answers)
-        report = _resumed(partial, _job(answers, judge, reward), rows)
+        run = next((one.run for one in model_judges(judge)), None)
+        report = _resumed(partial, _job(answers, judge, reward), rows, run)
         if on_rows:
             on_rows(report.rows)
-        async for chunk, scores in _scored(_chunks(rows, _size(judge)), judge, reward):
-            _append(partial, [{**row, **as_row(s)} for row, s in zip(chunk, scores, strict=True)])
-            report.failed.update(s.failure.kind for s in scores if s.failure is not None)
-            report.rows += len(chunk)
-            if on_rows:
-                on_rows(len(chunk))
+        # Closed at once where a row cannot be written: the chunk under way would go on paying.
+        async with aclosing(_scored(_chunks(rows, _size(judge)), judge, reward)) as scored:
+            async for chunk, scores in scored:
+                done = [{**row, **as_row(s)} for row, s in zip(chunk, scores, strict=True)]
+                _append(partial, done)
+                report.failed.update(s.failure.kind for s in scores if s.failure is not None)
+                report.rows += len(chunk)
+                if on_rows:
+                    on_rows(len(chunk))
         _finish(partial, out)
         Path(lock.lock_file).unlink(missing_ok=True)
     return report
@@ -281,6 +297,18 @@ def refuse_existing(out: Path) -> None:
     """Raise RunFolderError where `out` is there already."""
     if out.exists():
         raise RunFolderError(f"{out}: exists; choose another --out, or remove it first")
+
+
+def begun_run(out: Path) -> str | None:
+    """The name of the run whose partial file for `out` is there: whose bill it is. None where none is."""
+    partial = _partial(out)
+    told = _told(partial)
+    run = told.get(RUN) if isinstance(told, dict) and partial.exists() else None
+    return run if isinstance(run, str) and run.strip() else None
+
+
+def _partial(out: Path) -> Path:
+    return out.with_name(out.name + ".partial")
 
 
 def _size(judge: Judge) -> int:
@@ -299,7 +327,7 @@ def _chunks(
 
 async def _scored(
     chunks: Iterator[list[tuple[dict[str, Any], Item]]], judge: Judge, reward: Reward
-) -> AsyncIterator[tuple[list[dict[str, Any]], list[Score]]]:
+) -> AsyncGenerator[tuple[list[dict[str, Any]], list[Score]], None]:
     """Chunks with their scores, in order. The next one is under way while the last calls of one end."""
     under_way: deque[tuple[list[dict[str, Any]], asyncio.Task[list[Score]]]] = deque()
     try:
@@ -380,19 +408,21 @@ def _job_file(partial: Path) -> Path:
 
 
 def _resumed(
-    partial: Path, job: Mapping[str, Any], rows: Iterator[tuple[dict[str, Any], Item]]
+    partial: Path,
+    job: Mapping[str, Any],
+    rows: Iterator[tuple[dict[str, Any], Item]],
+    run: str | None,
 ) -> FileReport:
     """Take from `rows` those that an earlier run did, and cut off one that it had half written."""
     report = FileReport()
     if not partial.exists():
         with _writing(partial):
-            _job_file(partial).write_text(json.dumps(job), "utf-8")
+            _job_file(partial).write_text(json.dumps({**job, RUN: run}), "utf-8")
             partial.touch()
         return report
-    try:
-        told = json.loads(_job_file(partial).read_text("utf-8"))
-    except (OSError, ValueError):
-        told = None
+    told = _told(partial)
+    if isinstance(told, dict):
+        told.pop(RUN, None)  # whose bill it is decides nothing about the rows
     if told != job:
         raise RunFolderError(
             f"{partial}: is of another job ({_differing(told, job, _job_file(partial).name)}); remove it, "
@@ -409,8 +439,10 @@ def _resumed(
                 if not row or any(done[k] != v for k, v in row.items() if k not in COLUMNS):
                     raise ValueError("another row")
                 failure = done["failure"]
+                if (done["reward"] is None) != (failure is not None):
+                    raise ValueError("a failure that has a reward, or neither")
                 report.failed.update([] if failure is None else [str(failure["kind"])])
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 raise RunFolderError(
                     f"{partial}: line {number} is not as a run left it; remove the file to begin anew "
                     "(what was paid for is in the store)"
@@ -420,6 +452,14 @@ def _resumed(
     os.truncate(partial, keep)
     report.resumed = report.rows
     return report
+
+
+def _told(partial: Path) -> Any:
+    """What lies beside a partial file about its job; None where nothing does."""
+    try:
+        return json.loads(_job_file(partial).read_text("utf-8"))
+    except (OSError, RecursionError, ValueError):
+        return None
 
 
 def _differing(old: Any, new: Mapping[str, Any], name: str) -> str:

@@ -6,6 +6,7 @@ Not here: how to judge (`judges/`), how labels become a number (`reward.py`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import threading
 from collections.abc import Coroutine, Mapping, Sequence, Set
@@ -270,16 +271,40 @@ def run_sync(work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(work)
     box: list[T] = []
     errors: list[BaseException] = []
+    begun: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+
+    async def known() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        begun.append((asyncio.get_running_loop(), task))
+        if interrupted.is_set():
+            work.close()
+            raise asyncio.CancelledError
+        return await work
 
     def target() -> None:
         try:
-            box.append(asyncio.run(work))
+            box.append(asyncio.run(known()))
         except BaseException as error:  # handed to the caller's thread, which raises it
             errors.append(error)
+        finally:
+            ended.set()
 
+    # Not thread.join: Python before 3.13 takes a thread for ended once Ctrl-C came while it was waited for.
+    interrupted, ended = threading.Event(), threading.Event()
     thread = threading.Thread(target=target, name="xyreward-score")
-    thread.start()
-    thread.join()
+    try:
+        thread.start()
+        ended.wait()
+    except BaseException:
+        # Ctrl-C in a notebook: the thread does not hear of it, and would go on paying.
+        interrupted.set()
+        for loop, task in begun:
+            with contextlib.suppress(RuntimeError):  # it has just ended
+                loop.call_soon_threadsafe(task.cancel)
+        if thread.ident is not None:
+            ended.wait()
+        raise
     if errors:
         raise errors[0]
     return box[0]

@@ -149,9 +149,11 @@ def load_judge(judge: str | Judge, **options: Unpack[JudgeOptions]) -> Judge:
     if scheme == "panel" and rest:
         _check_options(judge, options)
         return _panel(rest, given)
+    from xyreward.judges.transport import without_credentials
+
     raise JudgeError(
-        f"judge {judge!r} is not known; expected local, anthropic:<model>, chat:<model>@<base_url>, "
-        "panel:<judge>,<judge> or scripted:<file>"
+        f"judge {without_credentials(judge)!r} is not known; expected local, anthropic:<model>, "
+        "chat:<model>@<base_url>, panel:<judge>,<judge> or scripted:<file>"
     )
 
 
@@ -201,7 +203,10 @@ def _model_judge(judge: str, given: Mapping[str, Any]) -> Judge:
     limits = set(Limits.__dataclass_fields__)
     endpoint = _endpoint(judge, given)
     kind: type[ModelJudge] = ModelJudge
-    if given.get("batches"):
+    batches = given.get("batches", False)
+    if not isinstance(batches, bool):  # "no" is true
+        raise JudgeError(f"batches is {batches!r:.80}, expected True or False")
+    if batches:
         from xyreward.judges.batch_judge import BatchJudge
 
         kind = BatchJudge

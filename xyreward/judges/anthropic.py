@@ -30,10 +30,15 @@ from xyreward.judges.transport import (
     SchemaRefused,
     ServerError,
     ServerStopped,
+    check_max_tokens,
     check_url,
     clean_key,
+    counted,
+    given_key,
     is_loopback,
+    json_body,
     of_connection,
+    of_environment,
     of_status,
     refuses_schema,
     scrub,
@@ -111,14 +116,15 @@ class AnthropicEndpoint:
                 raise JudgeError(f"{what} is {value!r}, expected one of {', '.join(allowed)}")
         if schema not in ("auto", "json_schema", "plain"):
             raise JudgeError(f"schema is {schema!r}, expected auto, json_schema or plain")
-        if max_tokens is not None and max_tokens < 1:
-            raise JudgeError(f"max_tokens is {max_tokens}, expected at least 1")
+        check_max_tokens(max_tokens)
         self._model = model
         self._effort = effort
         self._thinking = thinking
         self._max_tokens = max_tokens
-        self._api_key = api_key
-        url = check_url(base_url or os.environ.get("ANTHROPIC_BASE_URL") or DEFAULT_URL)
+        self._api_key = given_key(api_key)
+        # A blank one that was given is a variable that was not set: nobody meant Anthropic's.
+        given = os.environ.get("ANTHROPIC_BASE_URL") or None if base_url is None else base_url
+        url = check_url(DEFAULT_URL if given is None else given)
         self._url = url.removesuffix("/v1")  # the SDK appends /v1/messages
         host = urlsplit(self._url).hostname or ""
         self._schema: SchemaMode | None = schema if schema != "auto" else None
@@ -247,11 +253,7 @@ class AnthropicEndpoint:
             private=call.prefix + call.text,
             schema=schema,
         )
-        try:
-            payload = response.json()
-        except ValueError:
-            payload = None
-        reply = read_message(payload, response.headers.get("request-id", ""))
+        reply = read_message(json_body(response), response.headers.get("request-id", ""))
         if reply is None:
             raise unreadable(response.status_code, "its body is no complete message")
         return reply
@@ -355,22 +357,25 @@ class AnthropicEndpoint:
 
         key, _ = self._key()
         timeout = httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S)
-        http = anthropic.DefaultAsyncHttpxClient(
-            # A proxy variable holds for the world outside, and would swallow this machine.
-            trust_env=not is_loopback(self._url),
-            # The dispatcher alone decides how many calls are in flight. A pool that is smaller than
-            # that makes calls wait unseen, with their clocks running.
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
-            # A redirected POST becomes a GET, or carries the key to where nobody said it goes.
-            follow_redirects=False,
-            timeout=timeout,
-        )
+        with of_environment(self.name):
+            http = anthropic.DefaultAsyncHttpxClient(
+                # A proxy variable holds for the world outside, and would swallow this machine.
+                trust_env=not is_loopback(self._url),
+                # The dispatcher alone decides how many calls are in flight. A pool that is smaller than
+                # that makes calls wait unseen, with their clocks running.
+                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
+                # A redirected POST becomes a GET, or carries the key to where nobody said it goes.
+                follow_redirects=False,
+                timeout=timeout,
+            )
         with contextlib.suppress(anthropic.AnthropicError):  # a profile that cannot be read
             client = anthropic.AsyncAnthropic(
                 api_key=key, base_url=self._url, max_retries=0, timeout=timeout, http_client=http
             )
             # The SDK itself says so only at the first request, with a TypeError.
-            if client.api_key or client.auth_token or client.credentials:
+            # It takes the environment's as they are: blank, or with the line end of a file.
+            client.auth_token = clean_key(client.auth_token, "ANTHROPIC_AUTH_TOKEN")
+            if (client.api_key or "").strip() or client.auth_token or client.credentials:
                 return client
         raise JudgeStopped(
             f'{self.name}: no key was found. Set ANTHROPIC_API_KEY, or use the judge "local", '
@@ -432,13 +437,11 @@ class AnthropicEndpoint:
             response = await self.request(
                 f"/v1/models/{quote(self._model, safe='')}", timeout=timeout
             )
-            info = response.json()
         except ServerStopped as stopped:
             if stopped.status in (401, 402):
                 raise
             return {}
-        except ValueError:
-            return {}
+        info = json_body(response)
         return info if isinstance(info, dict) else {}
 
     async def check(self, call: Call, *, timeout: float = 60.0) -> EndpointCheck:
@@ -483,10 +486,7 @@ class AnthropicEndpoint:
             "messages": [{"role": "user", "content": "."}],
         }
         response = await self.request("/v1/messages/count_tokens", body, timeout=timeout)
-        try:
-            return tokens(response.json(), "input_tokens") or None
-        except ValueError:
-            return None
+        return tokens(json_body(response), "input_tokens") or None
 
 
 # ---------------------------------------------------------------- reading
@@ -527,7 +527,12 @@ def read_message(message: object, request_id: str = "") -> Reply | None:
             cache_read_tokens=tokens(usage, "cache_read_input_tokens"),
             cache_write_tokens=tokens(usage, "cache_creation_input_tokens"),
         ),
-        usage_reported=isinstance(usage, Mapping) and isinstance(usage.get("output_tokens"), int),
+        usage_reported=counted(
+            usage,
+            "input_tokens",
+            "output_tokens",
+            ("cache_read_input_tokens", "cache_creation_input_tokens"),
+        ),
         stop=stop,
         detail=detail,
         model=str(message.get("model") or ""),

@@ -21,15 +21,16 @@ import time
 import uuid
 import warnings
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
 from xyreward.dispatch import Dispatcher, Limits
-from xyreward.errors import JudgeError
+from xyreward.errors import JudgeError, StoreError
 from xyreward.judges.calls import Call, CallError, Endpoint, JudgeStopped, Reply
-from xyreward.prices import Prices
+from xyreward.prices import Prices, without_url
 from xyreward.reading import ReadingProblem
 from xyreward.rubric import estimate_tokens
 from xyreward.store import StoredVerdict, VerdictStore, store_path
@@ -53,6 +54,10 @@ NO_VERDICT: frozenset[FailureKind] = frozenset({"unparseable", "off_menu", "trun
 WARM_S = 240.0
 """Seconds after a reply in which no call with the same prefix is sent alone: a prompt cache lives for five
 minutes from its last reading, and in a training loop every step would wait for two replies in a row."""
+
+
+LOOK_FOR_BATCHES_S = 2.0
+"""Seconds between two looks at whether batches alone hold a full budget: they may for a day."""
 
 
 @dataclass(slots=True)
@@ -194,7 +199,16 @@ class ModelAsker:
         self.stats = JudgeStats()
         self.on_outcome: Callable[[], object] | None = None
         """Called after each decided question, in the thread that asks; for progress bars."""
-        self.prices = prices or Prices.load()
+        if prices is not None and not isinstance(prices, Prices):
+            raise JudgeError(
+                f"prices is {prices!r:.80}, expected Prices.load(...), or a file named by XYREWARD_PRICES"
+            )
+        if run is not None and (not isinstance(run, str) or not run.strip()):
+            # A variable that was not set would begin a new bill, with the whole budget.
+            raise JudgeError(f"run is {run!r:.80}, expected a name; leave it out for a new one")
+        if not isinstance(store, VerdictStore | str | os.PathLike | None):
+            raise JudgeError(f"store is {store!r:.80}, expected a path or a VerdictStore")
+        self.prices = Prices.load() if prices is None else prices
         if budget_usd is not None:
             self._check_budget(budget_usd)
         self.budget_usd = budget_usd
@@ -207,6 +221,19 @@ class ModelAsker:
         """Whether any reply was a verdict or a grounding."""
         self._replied: dict[str, float] = {}
         """Prefix -> when a reply to it last came, on the monotonic clock."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        # In another process it opens the store itself, and begins with limits and counts of its own.
+        left_out = ("dispatcher", "store", "on_outcome", "stats")
+        return {k: v for k, v in self.__dict__.items() if k not in left_out} | {
+            "limits": self.dispatcher.limits
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.dispatcher = Dispatcher(state.pop("limits"))
+        self.stats = JudgeStats()
+        self.on_outcome = None
+        self.__dict__.update(state)
 
     def beside(self) -> ModelAsker:
         """Another one of the same model, store, limits, budget and bill: to ask it other things.
@@ -224,8 +251,10 @@ class ModelAsker:
 
     def _check_budget(self, budget_usd: float) -> None:
         number = isinstance(budget_usd, int | float) and not isinstance(budget_usd, bool)
-        if not number or not 0 < budget_usd < math.inf:
-            raise JudgeError(f"budget_usd is {budget_usd!r}, expected dollars above 0")
+        if not number or not 0 < budget_usd < 1e9:
+            raise JudgeError(
+                f"budget_usd is {budget_usd!r}, expected dollars above 0, below a billion"
+            )
         if self.prices.worst_case(1, 1, self.endpoint.name, batch=self.in_batches) is None:
             raise JudgeError(
                 f"budget_usd is {budget_usd:g}, but the price of {self.endpoint.name} is unknown, so "
@@ -241,7 +270,16 @@ class ModelAsker:
     @cached_property
     def name_without_url(self) -> str:
         """The name as it goes into records and provenance: a changed port must not empty the store."""
-        return self.endpoint.name.partition("@")[0]
+        return without_url(self.endpoint.name)
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """What tells its questions from those of another judge: model, parameters, store; no address."""
+        lies = (
+            self._store.path if isinstance(self._store, VerdictStore) else store_path(self._store)
+        )
+        parameters = _canonical(list(self.endpoint.possible_parameters))
+        return self.name_without_url, parameters, str(lies.absolute())
 
     @cached_property
     def store(self) -> VerdictStore:
@@ -253,6 +291,22 @@ class ModelAsker:
         if isinstance(self._store, VerdictStore):
             return self._store
         return VerdictStore.open(self._store)
+
+    @contextmanager
+    def reading(self, found: StoredVerdict) -> Iterator[None]:
+        """Around what takes a record apart: one that was edited or imported may hold anything.
+
+        Raises:
+            StoreError: it is not what was to be read.
+        """
+        try:
+            yield
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+            raise StoreError(
+                f"{self.store.path}: the record with key {found.key:.16} is no {found.kind} as this "
+                f"release writes it ({type(error).__name__}); was it imported or edited? Use another "
+                "store, or remove it with `xyreward store prune`"
+            ) from None
 
     @property
     def _has_store(self) -> bool:
@@ -606,14 +660,22 @@ class _Asking:
 
     async def _reserve_later(self) -> None:
         judge = self._judge
+        ledger = judge.store.ledger
+        look_at = time.monotonic() + LOOK_FOR_BATCHES_S
         while True:
-            spent = judge.store.ledger.spent(judge.run)
-            if spent.reserved_usd == 0:
+            spent = ledger.spent(judge.run)
+            waits_for_batches = False
+            if spent.reserved_usd and time.monotonic() > look_at:
+                waits_for_batches = not ledger.in_flight(judge.run)
+                look_at = time.monotonic() + LOOK_FOR_BATCHES_S
+            if spent.reserved_usd == 0 or waits_for_batches:
+                held = f", holds {spent.reserved_usd:.4f} for batches" if waits_for_batches else ""
                 raise CallError(
                     "over_budget",
                     f"run {judge.run!r} has spent {spent.settled_usd:.4f} and possibly "
-                    f"{spent.possibly_usd:.4f} of {judge.budget_usd} US dollars, and this call may cost "
-                    f"{self._worst:.4f}; raise budget_usd and run again: what is judged is in the store",
+                    f"{spent.possibly_usd:.4f}{held} of {judge.budget_usd} US dollars, and this call may "
+                    f"cost {self._worst:.4f}; raise budget_usd and run again: what is judged is in the "
+                    "store",
                     retry=False,
                 )
             # What is reserved is the worst case. Most of it comes back when those calls end.
@@ -693,9 +755,7 @@ def new_run(judge: str, budget_usd: float | None = None, processes: int | None =
     Raises:
         JudgeError: each of several processes (None: WORLD_SIZE) would have a budget of its own.
     """
-    # torchrun gives every process of one launch the same id, "none" where it was not told one.
-    torchrun = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    if given := os.environ.get("XYREWARD_RUN") or (None if torchrun == "none" else torchrun):
+    if given := run_of_environment():
         return given
     processes = processes or Limits().processes
     if budget_usd is not None and processes > 1:
@@ -704,3 +764,10 @@ def new_run(judge: str, budget_usd: float | None = None, processes: int | None =
             "that they are one run; give all of them the same run=..., or set XYREWARD_RUN"
         )
     return f"{judge} {uuid.uuid4().hex[:12]}"
+
+
+def run_of_environment() -> str | None:
+    """XYREWARD_RUN, else the id that torchrun gave, else None."""
+    # torchrun gives every process of one launch the same id, "none" where it was not told one.
+    torchrun = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    return os.environ.get("XYREWARD_RUN") or (None if torchrun == "none" else torchrun)

@@ -29,12 +29,13 @@ from urllib.parse import quote
 
 from xyreward.judges.anthropic import AnthropicEndpoint, read_message
 from xyreward.judges.calls import Call, CallError, JudgeStopped, Reply
-from xyreward.judges.transport import ServerStopped, scrub, tokens
+from xyreward.judges.transport import ServerStopped, json_body, scrub, tokens
 from xyreward.store import Batch, BatchRow, VerdictStore
 
 PATH = "/v1/messages/batches"
 API_MAX_ROWS = 100_000
 API_MAX_BYTES = 256_000_000
+SUBMIT, LIST = "submitting a batch", "listing the batches"
 FINAL_ERRORS = ("invalid_request_error", "request_too_large", "not_found_error")
 """Types of errored rows that come again however often the row is sent."""
 
@@ -69,7 +70,8 @@ class BatchLimits:
     request_timeout_s: float = 600.0
     """Seconds for one request, such as a batch of `max_bytes`."""
     outage_s: float = 3600.0
-    """Seconds without any answer from the API after which `run` gives up. Nothing is lost by that."""
+    """Seconds for which one step (submitting, listing, collecting a batch) may fail again and again before
+    `run` gives up. Nothing is lost by that."""
     grace_s: float = 60.0
     """Seconds after which a batch that was submitted must be in the API's list."""
 
@@ -152,8 +154,8 @@ class MessageBatches:
         self._sent: Counter[str] = Counter()
         self._tags: dict[str, set[str]] = {}
         """Tags in the results of batches that the API lists and the store does not know."""
-        self._heard = time.monotonic()
-        """When the API last answered."""
+        self._failing: dict[str, float] = {}
+        """Steps that failed whenever they were tried, and since when."""
         self._not_before = 0.0
         """When it may be asked to take a batch again, where it said so."""
         self.report = BatchReport()
@@ -165,12 +167,12 @@ class MessageBatches:
         `requests` in them are not waited for. Cancelling leaves batches on their way: run again.
 
         Raises:
-            JudgeStopped: no request can succeed, or the API did not answer for long. Batches that were
-                submitted stay in the store, and the next `run` collects them.
+            JudgeStopped: no request can succeed, or something of the API did not work for long. Batches
+                that were submitted stay in the store, and the next `run` collects them.
             StoreError: the store cannot be used.
         """
         self._todo = {request.key: request for request in requests}
-        self._heard = time.monotonic()
+        self._failing = {}
         pause = self._limits.first_poll_s
         while True:
             progress = await self._recover()
@@ -211,6 +213,8 @@ class MessageBatches:
             unsent = [key for key in self._todo if key not in on_their_way]
             # Who asks for a key live, right now, will store it; look again later.
             mine = self._store.claim(unsent)
+            if not mine:
+                self._failing.pop(SUBMIT, None)
             try:
                 return await self._submit_all([self._todo[key] for key in unsent if key in mine])
             finally:
@@ -291,9 +295,7 @@ class MessageBatches:
             raise
         except CallError as error:
             if error.retry:
-                self._outage(error)
-            if error.retry_after is not None:
-                self._not_before = time.monotonic() + error.retry_after
+                self._refused(error)
             if _may_be_taken(error):
                 return False  # `_recover` finds out
             self._take_back(name, rows)
@@ -309,7 +311,7 @@ class MessageBatches:
     def _adopt(self, name: str, batch_id: str, rows: Sequence[BatchRow]) -> None:
         """The API has the batch: remember under which id."""
         self._store.batches.submitted(name, batch_id)
-        self._heard = time.monotonic()
+        self._failing.pop(SUBMIT, None)
         self.report.batches.append(batch_id)
         self.report.submitted += len(rows)
         self._sent.update(row.key for row in rows)
@@ -327,6 +329,7 @@ class MessageBatches:
     async def _recover(self) -> bool:
         """Decide about batches of which nobody here knows whether the API took them."""
         if not self._unclear():
+            self._failing.pop(LIST, None)
             return False
         changed = False
         with self._alone("submit") as granted:  # else one of them is just being submitted
@@ -339,8 +342,9 @@ class MessageBatches:
                 listed = await self._listed(since)
                 for batch in unclear:
                     changed |= await self._identify(batch, listed)
+                self._failing.pop(LIST, None)
             except CallError as error:
-                self._outage(error)
+                self._outage(LIST, error)
         return changed
 
     def _unclear(self) -> list[Batch]:
@@ -351,16 +355,19 @@ class MessageBatches:
         """The API's batches that were created after a moment, the latest first."""
         found: list[Mapping[str, Any]] = []
         query = {"limit": "1000"}
+        ends: set[str] = set()
         while True:
             page = _json(await self._get(PATH, query))
             data = page.get("data")
             batches = [b for b in data if isinstance(b, Mapping)] if isinstance(data, list) else []
             young = [b for b in batches if _moment(str(b.get("created_at"))) >= since]
             found += young
-            last = page.get("last_id")
-            if not page.get("has_more") or len(young) < len(batches) or not last:
+            last = str(page.get("last_id") or "")
+            # A gateway that does not know `after_id` gives the same page for ever.
+            if not page.get("has_more") or len(young) < len(batches) or not last or last in ends:
                 return found
-            query = {"limit": "1000", "after_id": str(last)}
+            ends.add(last)
+            query = {"limit": "1000", "after_id": last}
 
     async def _identify(self, batch: Batch, listed: Sequence[Mapping[str, Any]]) -> bool:
         """Find one batch among those of the API, or find that it is not there."""
@@ -397,17 +404,18 @@ class MessageBatches:
         """Collect every batch that has ended. Whether there was one."""
         changed = False
         for batch in self._open():
+            step = f"collecting batch {batch.batch_id}"
             try:
                 told = _json(await self._get(f"{PATH}/{quote(batch.batch_id, safe='')}"))
-                if told.get("processing_status") != "ended":
-                    continue
-                with self._alone(batch.batch_id) as granted:
-                    # Another process may have collected it since.
-                    if granted and any(b.batch_id == batch.batch_id for b in self._open()):
-                        await self._take(batch)
-                        changed = True
+                if told.get("processing_status") == "ended":
+                    with self._alone(batch.batch_id) as granted:
+                        # Another process may have collected it since.
+                        if granted and any(b.batch_id == batch.batch_id for b in self._open()):
+                            await self._take(batch)
+                            changed = True
+                self._failing.pop(step, None)
             except CallError as error:
-                self._outage(error)
+                self._outage(step, error)
             except ServerStopped as stopped:
                 if stopped.status != 404:
                     raise
@@ -515,11 +523,9 @@ class MessageBatches:
     # ---------------------------------------------------------------- the API
 
     async def _get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
-        response = await self._endpoint.request(
+        return await self._endpoint.request(
             path, timeout=self._limits.request_timeout_s, query=query
         )
-        self._heard = time.monotonic()
-        return response
 
     async def _results(self, batch_id: str) -> list[Mapping[str, Any]]:
         """Results of a batch that has ended, in any order.
@@ -531,19 +537,36 @@ class MessageBatches:
         try:
             # Bytes, because str.splitlines() would also split at line ends inside of strings.
             lines = [json.loads(line) for line in response.content.splitlines() if line.strip()]
-        except ValueError:
+        except (ValueError, RecursionError):
             raise CallError(
                 "transport", f"the results of batch {batch_id} are cut off", retry=True
             ) from None
         return [line for line in lines if isinstance(line, Mapping)]
 
-    def _outage(self, error: CallError) -> None:
-        """Go on after a failed request, unless that has been so for long."""
-        if time.monotonic() - self._heard > self._limits.outage_s:
+    def _refused(self, error: CallError) -> None:
+        """Go on after a batch was not taken, not before the API wants to be asked again."""
+        longest = self._limits.outage_s
+        after = error.retry_after or 0.0
+        self._not_before = time.monotonic() + min(after, longest)
+        if error.kind == "rate_limited" and self._open():
+            return  # the queue is full, among others of batches of ours
+        if after > longest:
             raise JudgeStopped(
-                f"{self._endpoint.name}: the server took no request for {self._limits.outage_s:g} s, "
-                f"the last time: {error}. Batches that were submitted are in the store; run again to "
-                "collect them"
+                f"{self._endpoint.name}: the server asks to wait {after:.0f} s before it takes a batch, "
+                f"above outage_s={longest:g}; run again then: {error}"
+            )
+        self._outage(SUBMIT, error)
+
+    def _outage(self, step: str, error: CallError) -> None:
+        """Go on after a failed request, unless this step has failed for long.
+
+        Each step by itself: a server that lists its batches well may cut off the results of one for ever.
+        """
+        since = self._failing.setdefault(step, time.monotonic())
+        if time.monotonic() - since > self._limits.outage_s:
+            raise JudgeStopped(
+                f"{self._endpoint.name}: {step} has failed for {self._limits.outage_s:g} s, the last "
+                f"time: {error}. Batches that were submitted are in the store; run again to collect them"
             )
 
     @contextmanager
@@ -564,10 +587,7 @@ def _may_be_taken(error: CallError) -> bool:
 
 
 def _json(response: Any) -> Mapping[str, Any]:
-    try:
-        told = response.json()
-    except ValueError:
-        told = None
+    told = json_body(response)
     if not isinstance(told, Mapping):
         raise CallError("transport", "200, but its body is not JSON", retry=True)
     return told

@@ -26,10 +26,15 @@ from xyreward.judges.transport import (
     SchemaRefused,
     ServerError,
     ServerStopped,
+    check_max_tokens,
     check_url,
     clean_key,
+    counted,
+    given_key,
     is_loopback,
+    json_body,
     of_connection,
+    of_environment,
     of_status,
     refuses_schema,
     scrub,
@@ -37,6 +42,7 @@ from xyreward.judges.transport import (
     tokens,
     unreadable,
     unsendable,
+    without_credentials,
 )
 from xyreward.verdict import Usage
 
@@ -76,22 +82,22 @@ class ChatEndpoint:
         schema: Literal["auto", "json_schema", "plain"] = "auto",
     ) -> None:
         if not model or model != model.strip():
-            raise JudgeError(f"model is {model!r}, expected a name of GET {base_url!r:.200}/models")
-        if temperature is not None and not 0 <= temperature <= 2:
+            raise JudgeError(f"model is {model!r}, expected a name of GET /v1/models")
+        number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+        if temperature is not None and not (number and 0 <= temperature <= 2):
             raise JudgeError(f"temperature is {temperature!r}, expected a number in [0, 2]")
         if top_p is not None and not 0 < top_p <= 1:
             raise JudgeError(f"top_p is {top_p!r}, expected a number in (0, 1]")
         if schema not in ("auto", "json_schema", "plain"):
             raise JudgeError(f"schema is {schema!r}, expected auto, json_schema or plain")
-        if max_tokens is not None and max_tokens < 1:
-            raise JudgeError(f"max_tokens is {max_tokens}, expected at least 1")
+        check_max_tokens(max_tokens)
         self._model = model
         self._base_url = check_url(base_url)
         self._root = api_root(self._base_url)
         self._temperature = temperature
         self._top_p = top_p
         self._max_tokens = max_tokens
-        self._api_key = api_key
+        self._api_key = given_key(api_key)
         self._schema: SchemaMode | None = schema if schema != "auto" else None
         # OpenAI's newest models refuse the old name of the limit, and most servers know no other.
         # It means the same, so it is no parameter.
@@ -109,7 +115,7 @@ class ChatEndpoint:
         found = re.fullmatch(r"(.+)@(https?://.+)", rest)
         if found is None:
             raise JudgeError(
-                f"judge 'chat:{rest.rpartition('@')[0] or rest:.200}' names no server; expected "
+                f"judge 'chat:{without_credentials(rest):.200}' names no server; expected "
                 "chat:<model>@<base_url>, such as chat:qwen3.5-9b@http://127.0.0.1:8000"
             )
         return cls(found[1], found[2], **arguments)
@@ -216,11 +222,7 @@ class ChatEndpoint:
             private=call.prefix + call.text,
             schema=schema,
         )
-        try:
-            payload = response.json()
-        except ValueError:
-            payload = None
-        reply = read_completion(payload, response.headers.get("x-request-id", ""))
+        reply = read_completion(json_body(response), response.headers.get("x-request-id", ""))
         if reply is None:
             raise unreadable(response.status_code, "its body is no complete chat completion")
         return reply
@@ -265,9 +267,8 @@ class ChatEndpoint:
     def _failure(
         self, response: httpx2.Response, *, private: str, schema: SchemaMode | None
     ) -> CallError | JudgeStopped:
-        try:
-            told: object = response.json()
-        except ValueError:
+        told = json_body(response)
+        if told is None:
             told = response.text
         error = ServerError.of_body(response.status_code, response.headers, told)
         key, source = self._key()
@@ -307,16 +308,17 @@ class ChatEndpoint:
         import httpx2
 
         key, _ = self._key()
-        http = httpx2.AsyncClient(
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            # A proxy variable holds for the world outside, and would swallow this machine.
-            trust_env=not is_loopback(self._root),
-            # The dispatcher alone decides how many calls are in flight. A pool that is smaller than
-            # that makes calls wait unseen, with their clocks running.
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
-            follow_redirects=False,
-            timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),
-        )
+        with of_environment(self.name):
+            http = httpx2.AsyncClient(
+                headers={"Authorization": f"Bearer {key}"} if key else {},
+                # A proxy variable holds for the world outside, and would swallow this machine.
+                trust_env=not is_loopback(self._root),
+                # The dispatcher alone decides how many calls are in flight. A pool that is smaller than
+                # that makes calls wait unseen, with their clocks running.
+                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
+                follow_redirects=False,
+                timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),
+            )
         return _Client(http)
 
     async def aclose(self) -> None:
@@ -372,9 +374,9 @@ class ChatEndpoint:
             JudgeStopped: the key cannot be sent.
         """
         try:
-            data = (await self._request("/models", None, timeout)).json()["data"]
+            data = json_body(await self._request("/models", None, timeout))["data"]
             return [scrub(str(model["id"])) for model in data]
-        except (CallError, ServerStopped, ValueError, KeyError, TypeError):
+        except (CallError, ServerStopped, KeyError, TypeError):
             return []  # not every gateway lists; what else is wrong shows when a call is sent
 
 
@@ -442,8 +444,7 @@ def read_completion(completion: object, request_id: str = "") -> Reply | None:
             output_tokens=tokens(usage, "completion_tokens"),
             cache_read_tokens=cached,
         ),
-        usage_reported=isinstance(usage, Mapping)
-        and isinstance(usage.get("completion_tokens"), int),
+        usage_reported=counted(usage, "prompt_tokens", "completion_tokens"),
         stop=stop,
         detail=detail,
         model=str(completion.get("model") or ""),

@@ -170,8 +170,9 @@ class ModelJudge(ModelAsker):
             if isinstance(found, JudgeFailure):
                 grounded.append(found if paid else without_cost(found))
                 continue
-            inferred = Grounding(**_tuples(json.loads(found.payload)))
-            grounded.append(inferred.item(item))
+            with self.reading(found):
+                inferred = Grounding(**_tuples(json.loads(found.payload)))
+                grounded.append(inferred.item(item))
         return grounded
 
     def _question(
@@ -209,21 +210,22 @@ class ModelJudge(ModelAsker):
     ) -> Outcome:
         if isinstance(found, JudgeFailure):
             return found if paid else without_cost(found)
-        data = json.loads(found.payload)
-        labels = Labels(**data["labels"])
-        return Verdict(
-            labels=labels,
-            p=LabelProbabilities.certain(labels),
-            judge=self.name,
-            rubric_version=found.identity["rubric_version"],
-            suggestions=tuple(Suggestion(**s) for s in data["suggestions"]),
-            reason=data["reason"],
-            grounded=question.grounded,
-            usage=found.usage if paid else Usage(),
-            cost_usd=found.cost_usd if paid else 0.0,
-            cached=not paid,
-            flags=tuple(data["flags"]),
-        )
+        with self.reading(found):
+            data = json.loads(found.payload)
+            labels = Labels(**data["labels"])
+            return Verdict(
+                labels=labels,
+                p=LabelProbabilities.certain(labels),
+                judge=self.name,
+                rubric_version=found.identity["rubric_version"],
+                suggestions=tuple(Suggestion(**s) for s in data["suggestions"]),
+                reason=data["reason"],
+                grounded=question.grounded,
+                usage=found.usage if paid else Usage(),
+                cost_usd=found.cost_usd if paid else 0.0,
+                cached=not paid,
+                flags=tuple(data["flags"]),
+            )
 
     def estimate(self, items: Sequence[Item], answers: Sequence[str]) -> Estimate:
         """What judging these would take now, with what the store already has.

@@ -29,6 +29,7 @@ class PanelJudge:
                 f"a panel of {', '.join(names) or 'nobody'}; expected two or more different judges "
                 "(to ask one judge several times use votes)"
             )
+        refuse_same(members)
         self._members = tuple(members)
 
     @property
@@ -102,6 +103,22 @@ class PanelJudge:
         found: Callable[[Sequence[Item]], Awaitable[list[Item | JudgeFailure]]]
         found, *_ = [member.ground for member in self._members]  # type: ignore[attr-defined]
         return found
+
+
+def refuse_same(judges: Sequence[Judge]) -> None:
+    """Raise JudgeError where two judges ask the same model.
+
+    A verdict's key has no address, so that a changed port empties nothing: the second of them would get
+    the verdicts of the first, which looks like perfect agreement.
+    """
+    first: dict[tuple[str, ...], str] = {}
+    for one in (member for judge in judges for member in model_judges(judge)):
+        other = first.setdefault(one.asks, one.name)
+        if other != one.name:
+            raise JudgeError(
+                f"{other} and {one.name} ask the same model as far as the store can tell, so one would "
+                "get the verdicts of the other; serve one of them under another model name"
+            )
 
 
 def model_judges(judge: Judge) -> list[ModelJudge]:

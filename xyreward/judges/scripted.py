@@ -87,6 +87,8 @@ class ScriptedJudge:
                     raise ValueError("another line says something else of the same answer")
             except ValueError as error:  # of json and pydantic too
                 problems.append(f"line {number}: {' '.join(str(error).split())}")
+            except RecursionError:
+                problems.append(f"line {number}: is nested too deep")
         if problems:
             raise JudgeError(f"scripted judge: {path}:\n  " + "\n  ".join(problems))
         return cls(script, name=f"scripted:{path}")

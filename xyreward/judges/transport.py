@@ -15,15 +15,19 @@ import math
 import re
 import ssl
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import mktime_tz, parsedate_tz
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeGuard, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from xyreward.errors import JudgeError
 from xyreward.judges.calls import CallError, JudgeStopped
+
+if TYPE_CHECKING:
+    import httpx2
 
 SchemaMode = Literal["json_schema", "plain"]
 """How the form of the reply is asked for: by structured output, or by the prompt alone."""
@@ -31,6 +35,8 @@ SchemaMode = Literal["json_schema", "plain"]
 CONNECT_TIMEOUT_S = 10.0
 MESSAGE_LENGTH = 300
 """Characters of a server's message that are kept."""
+MOST_TOKENS = 100_000_000
+"""A count above this is no count of one reply's tokens."""
 
 
 # ---------------------------------------------------------------- addresses
@@ -43,14 +49,19 @@ def check_url(url: str) -> str:
         JudgeError: not http(s), or with credentials or parameters in it. A URL is written into
             verdicts, logs and reports, so what is secret must not be part of it.
     """
+    expected = "expected http://host:port or https://host, perhaps with a path"
+    if not isinstance(url, str):
+        raise JudgeError(f"base_url is {url!r:.80}, {expected}")
+    url = url.strip()
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError:
         host = None
-    expected = "expected http://host:port or https://host, perhaps with a path"
-    if host is None or parts.scheme not in ("http", "https"):
-        raise JudgeError(f"base_url is {url.rpartition('@')[2]!r:.200}, {expected}")
+    # urlsplit drops line ends that the HTTP libraries stumble over, and they read other letters apart.
+    odd = not url.isascii() or not url.isprintable() or " " in url
+    if odd or host is None or parts.scheme not in ("http", "https"):
+        raise JudgeError(f"base_url is {url.rpartition('@')[2]!a:.200}, {expected}, in ASCII")
     if parts.username is not None or parts.password is not None:
         raise JudgeError(
             f"base_url of {host} holds a user or password, {expected}; give the key as api_key or "
@@ -58,7 +69,7 @@ def check_url(url: str) -> str:
         )
     if parts.query or parts.fragment:
         raise JudgeError(f"base_url of {host} has parameters after its path, {expected}")
-    return url.strip().rstrip("/")
+    return url.rstrip("/")
 
 
 def is_loopback(url: str) -> bool:
@@ -79,6 +90,8 @@ def clean_key(key: str | None, source: str) -> str | None:
     Raises:
         JudgeStopped: it cannot be sent in a header. The libraries' own messages would print it.
     """
+    if not isinstance(key, str | None):
+        raise JudgeStopped(f"{source} is a {type(key).__name__}, expected text")
     key = (key or "").strip()
     if not key:
         return None
@@ -88,6 +101,57 @@ def clean_key(key: str | None, source: str) -> str | None:
             "copy the key once more"
         )
     return key
+
+
+def given_key(key: str | None) -> str | None:
+    """An `api_key` as it was given to an endpoint; None where none was.
+
+    Raises:
+        JudgeError: a blank one. Taken for none, it would send the environment's key to a server that was
+            to get another.
+    """
+    if key is not None and (not isinstance(key, str) or not key.strip()):
+        found = "blank" if isinstance(key, str) else f"a {type(key).__name__}"
+        raise JudgeError(
+            f"api_key is {found}, expected a key; leave it out to use the environment's"
+        )
+    return key
+
+
+def check_max_tokens(given: int | None) -> None:
+    """Raise JudgeError for a limit of a reply that is none."""
+    if given is None:
+        return
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= 10_000_000:
+        raise JudgeError(f"max_tokens is {given!r:.80}, expected a whole number of at least 1")
+
+
+def without_credentials(text: str) -> str:
+    """A judge's name, fit to be shown where it was not understood: what stands before an @ may be secret."""
+    return re.sub(r"//\S*@", "//[hidden]@", text)
+
+
+@contextmanager
+def of_environment(endpoint: str) -> Iterator[None]:
+    """Around the making of a client: proxies and certificates of the environment may be impossible."""
+    failure: JudgeStopped
+    try:
+        yield
+        return
+    except (ImportError, OSError, ValueError) as error:
+        failure = JudgeStopped(
+            f"{endpoint}: no connection can be made with this environment ({type(error).__name__}); check "
+            "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR (a socks proxy needs pip "
+            "install socksio)"
+        )
+    except Exception as error:
+        if type(error).__name__ != "InvalidURL":  # of httpx2, which is not imported for that
+            raise
+        failure = JudgeStopped(
+            f"{endpoint}: the address of a proxy or of the server is none; check base_url, HTTP_PROXY, "
+            "HTTPS_PROXY and ALL_PROXY"
+        )
+    raise failure  # not above: what these say may hold the proxy's password
 
 
 # ---------------------------------------------------------------- connections
@@ -170,7 +234,9 @@ def scrub(message: str, *, secrets: Collection[str] = (), private: str = "") -> 
 def repeats(message: str, private: str) -> bool:
     """Whether 16 letters or digits in a row of a message occur in `private`, escaped as JSON or not."""
     ours, theirs = _letters(private), _letters(message[:20_000])
-    return bool(ours) and any(theirs[i : i + 16] in ours for i in range(len(theirs) - 15))
+    # Looking for each piece in the other text would take their product: seconds, in the event loop.
+    pieces = {theirs[i : i + 16] for i in range(len(theirs) - 15)}
+    return bool(pieces) and any(ours[i : i + 16] in pieces for i in range(len(ours) - 15))
 
 
 def _letters(text: str) -> str:
@@ -185,13 +251,30 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         try:
             seconds = float(value) / unit
         except ValueError:
-            date = parsedate_tz(value) if unit == 1.0 else None
-            if date is None:
+            until = _moment(value) if unit == 1.0 else None
+            if until is None:
                 continue
-            seconds = mktime_tz(date) - time.time()
+            seconds = until - time.time()
         if not math.isnan(seconds):
             return max(0.0, seconds)
     return None
+
+
+def _moment(date: str) -> float | None:
+    """A date of HTTP in seconds since 1970; None where it is none, or of a year that no clock has."""
+    try:
+        parts = parsedate_tz(date)
+        return None if parts is None else mktime_tz(parts)
+    except (ValueError, OverflowError, IndexError, TypeError):
+        return None
+
+
+def json_body(response: httpx2.Response) -> Any:
+    """The body of a response as JSON; None where it is none, also where it is nested too deep to be read."""
+    try:
+        return response.json()
+    except (ValueError, RecursionError):
+        return None
 
 
 class ServerStopped(JudgeStopped):
@@ -414,4 +497,22 @@ def tokens(usage: object, *path: str) -> int:
     """A count out of a usage object; 0 where it is absent or no count."""
     for name in path:
         usage = usage.get(name) if isinstance(usage, Mapping) else None
-    return usage if isinstance(usage, int) and not isinstance(usage, bool) and usage > 0 else 0
+    return usage if _is_count(usage) else 0
+
+
+def counted(usage: object, read: str, wrote: str, cached: Collection[str] = ()) -> bool:
+    """Whether a usage object says what a reply cost, with counts under these names.
+
+    What is half told is not told, and nobody replies to nothing: a cost would come out too low, and a
+    budget would not hold. Counts of the cache may be absent.
+    """
+    if not isinstance(usage, Mapping):
+        return False
+    counts = [usage.get(read), *(usage[name] for name in cached if usage.get(name) is not None)]
+    return all(map(_is_count, [*counts, usage.get(wrote)])) and any(counts)
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    # No model writes or reads a hundred million tokens at a time; sums of such numbers would not fit
+    # into the store.
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS

@@ -156,7 +156,7 @@ class Database:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise StoreError(
-                    f"{path}: its folder cannot be made: {error}. {_ELSEWHERE}"
+                    f"{path}: its folder cannot be made: {error}. {ELSEWHERE}"
                 ) from error
         database = cls(path)
         try:
@@ -351,7 +351,7 @@ def _switch_to_wal(connection: sqlite3.Connection, path: Path) -> None:
             time.sleep(0.01)
     if mode != "wal":
         raise StoreError(
-            f"{path}: SQLite's WAL mode is not possible on this file system. {_ELSEWHERE}"
+            f"{path}: SQLite's WAL mode is not possible on this file system. {ELSEWHERE}"
         )
 
 
@@ -408,7 +408,7 @@ def translated(path: Path) -> Iterator[None]:
         raise StoreError(f"{path}: {_explained(error)}") from error
 
 
-_ELSEWHERE = "Name another path in the call, the configuration or XYREWARD_STORE."
+ELSEWHERE = "Name another path in the call, the configuration or XYREWARD_STORE."
 
 
 def _explained(error: sqlite3.Error) -> str:
@@ -430,7 +430,7 @@ def _explained(error: sqlite3.Error) -> str:
                 "reached, or the disk is failing; nothing was half written. Make room, or move the store."
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
-            return f"cannot be written ({error}): the file and its folder must be. {_ELSEWHERE}"
+            return f"cannot be written ({error}): the file and its folder must be. {ELSEWHERE}"
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return (
                 f"another process has kept it busy for {BUSY_TIMEOUT_S:.0f} s; see which one has it open "

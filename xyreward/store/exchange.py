@@ -34,6 +34,7 @@ from xyreward.store.verdicts import (
     VerdictStore,
     conflict,
     from_row,
+    identity_of,
     insert,
     pages,
     to_row,
@@ -77,7 +78,10 @@ class _Row(BaseModel):
     @field_validator("payload")
     @classmethod
     def _is_json(cls, text: str) -> str:
-        json.loads(text, parse_constant=_no_constant)
+        try:
+            json.loads(text, parse_constant=_no_constant)
+        except RecursionError:
+            raise ValueError("is nested too deep") from None
         return text
 
     @classmethod
@@ -229,9 +233,9 @@ def merge(store: VerdictStore, other: str | os.PathLike[str]) -> Added:
             total += len(chunk)
             here = store.identities([key for key, _ in chunk])
             for key, identity in chunk:
-                theirs = json.loads(identity)
-                if here.get(key, theirs) != theirs:
-                    problems.append(f"{other.name}: {conflict(key, here[key], theirs, 'there')}")
+                named = identity_of(key, identity)
+                if here.get(key, named) != named:
+                    problems.append(f"{other.name}: {conflict(key, here[key], named, 'there')}")
         if problems:
             raise DataError(problems)
         theirs = (from_row(row) for row in pages(lambda: nullcontext(connection), COLUMNS))
@@ -272,6 +276,8 @@ def _read_jsonl(path: Path, problems: list[str]) -> Iterator[tuple[str, Any]]:
                     )
                 except ValueError as error:
                     problems.append(f"{where}: not valid JSON ({error})")
+                except RecursionError:
+                    problems.append(f"{where}: not valid JSON (nested too deep)")
     except OSError as error:
         problems.append(f"{path} after row {number}: cannot be read ({error})")
 

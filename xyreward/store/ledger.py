@@ -134,6 +134,16 @@ class Ledger:
             unpriced_calls=closed_unpriced + open_unpriced,
         )
 
+    def in_flight(self, run: str) -> bool:
+        """Whether a reservation is open that is no row of a batch: those may stay open for a day."""
+        with self._database.read() as connection:
+            row = connection.execute(
+                "SELECT 1 FROM ledger WHERE run = ? AND state = 'reserved' AND id NOT IN (SELECT "
+                "CAST(reservation AS INTEGER) FROM batch_rows WHERE reservation IS NOT NULL) LIMIT 1",
+                (run,),
+            ).fetchone()
+        return row is not None
+
     def runs(self) -> list[str]:
         """Names of all runs that reserved anything, sorted."""
         with self._database.read() as connection:

@@ -39,7 +39,7 @@ from xyreward.embedded import cache_dir
 from xyreward.errors import StoreError
 from xyreward.store import ledger as money
 from xyreward.store.batches import Batches
-from xyreward.store.database import Database
+from xyreward.store.database import ELSEWHERE, Database
 from xyreward.store.ledger import Ledger
 from xyreward.store.owners import Presence
 from xyreward.verdict import Usage
@@ -112,10 +112,22 @@ def conflict(
 
 
 def store_path(path: str | os.PathLike[str] | None = None) -> Path:
-    """Where a store lies: at `path`, or XYREWARD_STORE where None, else in the user's cache folder."""
+    """Where a store lies: at `path`, or XYREWARD_STORE where None, else in the user's cache folder.
+
+    Raises:
+        StoreError: no file can have this path.
+    """
     if path is None:
         path = os.environ.get("XYREWARD_STORE") or cache_dir() / "verdicts.sqlite"
-    return Path(path).expanduser()
+    found = Path(path)
+    try:
+        found = found.expanduser()
+        found.stat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass  # what these mean is told where the file is opened
+    except (OSError, RuntimeError, ValueError) as error:  # too long; no such user; a null character
+        raise StoreError(f"{path!s:.200}: no file can lie there ({error}). {ELSEWHERE}") from None
+    return found
 
 
 class VerdictStore:
@@ -402,7 +414,7 @@ def from_row(row: Sequence[Any]) -> StoredVerdict:
     return StoredVerdict(
         key=key,
         kind=kind,
-        identity=json.loads(identity),
+        identity=identity_of(key, identity),
         payload=payload,
         raw_text=raw,
         usage=Usage(tokens_in, out, read, write),
@@ -452,7 +464,21 @@ def _identities(
     connection: sqlite3.Connection, keys: Sequence[str]
 ) -> dict[str, Mapping[str, str]]:
     rows = _select(connection, "SELECT key, identity FROM verdicts WHERE key IN", keys)
-    return {key: json.loads(identity) for key, identity in rows}
+    return {key: identity_of(key, identity) for key, identity in rows}
+
+
+def identity_of(key: str, text: str) -> Mapping[str, str]:
+    """The identity that `canonical` made a text of. Raises StoreError for any other text."""
+    try:
+        identity = json.loads(text)
+    except (ValueError, RecursionError, TypeError):
+        identity = None
+    if not isinstance(identity, dict):
+        raise StoreError(
+            f"key {key:.16}: its identity is {text!r:.80}, expected a JSON object; the store was edited or "
+            "is damaged. Use another one, or `xyreward store merge` what is sound into a new one."
+        )
+    return identity
 
 
 def _held(connection: sqlite3.Connection, keys: Sequence[str]) -> dict[str, str]:
