@@ -13,7 +13,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from canned import Canned
@@ -1341,3 +1341,41 @@ def test_preflight_does_without_lists_and_counts_that_a_server_lacks() -> None:
         found = check(claude(server.url))
     assert found.ok
     assert found.prefix_tokens is None
+
+
+# ---------------------------------------------------------------- what a policy is asked with
+
+
+@BOTH
+def test_what_was_said_before_comes_before_the_text(make: Make) -> None:
+    turns: tuple[tuple[Literal["user", "assistant"], str], ...] = (
+        ("user", "Hi."),
+        ("assistant", "Hello."),
+    )
+    with FakeAPI(log_bodies=True) as api:
+        endpoint = make(api.base_url, schema="plain")
+        send(endpoint, replace(CALL, turns=turns))
+        (body,) = [entry.body for entry in api.log if entry.body]
+    expected = [*turns, ("user", CALL.text)]
+    said = [(m["role"], m["content"]) for m in body["messages"] if m["role"] != "system"]
+    assert said == expected
+
+
+def test_a_seed_and_top_p_are_sent_where_they_are_set() -> None:
+    plain = chat("http://x:1", schema="plain")
+    assert not {"seed", "top_p"} & plain.body(CALL).keys()
+    assert "top_p" not in plain.parameters  # verdicts from before there was one keep their keys
+    assert plain.body(replace(CALL, seed=7))["seed"] == 7
+    narrow = chat("http://x:1", schema="plain", top_p=0.9)
+    assert narrow.body(CALL)["top_p"] == narrow.parameters["top_p"] == 0.9
+    for wrong in (0.0, 1.5, float("nan")):
+        with pytest.raises(JudgeError, match=r"top_p is .*, expected a number in \(0, 1\]"):
+            chat("http://x:1", top_p=wrong)
+
+
+def test_turns_and_seed_change_a_calls_hash_and_their_absence_does_not() -> None:
+    call = Call(prefix="p", text="t", schema={"type": "object"}, max_tokens=9)
+    # What stores have had since the first release.
+    assert call.hash == "372e29f8305e50fa26c199316adac34c597d121b1f5082f52973ea844eefed0b"
+    changed = [replace(call, seed=1), replace(call, seed=2), replace(call, turns=(("user", "x"),))]
+    assert len({call.hash, *(one.hash for one in changed)}) == 4
