@@ -113,7 +113,9 @@ def test_only_the_pairs_that_fail_are_dropped() -> None:
     assert len(found.kept) == 11
 
 
-def test_placement_is_seeded_per_item_and_costs_nothing_to_change(api: FakeAPI) -> None:
+def test_placement_is_seeded_per_item_and_costs_nothing_to_change(
+    api: FakeAPI, tmp_path: Path
+) -> None:
     def first(seed: int) -> dict[str, str]:
         with FakeAPI(reply=by(lambda a, b: not honest(a, b)), log_bodies=True) as once:
             check_order(
@@ -122,7 +124,7 @@ def test_placement_is_seeded_per_item_and_costs_nothing_to_change(api: FakeAPI) 
                 JUDGE,
                 seed=seed,
                 base_url=once.base_url,
-                store=Path(once.base_url[-5:]),
+                store=tmp_path / f"{seed} {once.base_url[-5:]}.sqlite",  # an empty one
             )
             return {shown(b)["query"]: shown(b)["answer-a"].split()[0] for b in bodies(once)}
 
