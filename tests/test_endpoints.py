@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -448,6 +448,7 @@ def test_options_are_sent_and_are_parameters_and_the_address_is_not() -> None:
         "thinking": "disabled",
         "max_tokens": 77,
         "schema": "json_schema",
+        "elsewhere": True,
     }
     assert (
         endpoint.parameters
@@ -1379,3 +1380,12 @@ def test_turns_and_seed_change_a_calls_hash_and_their_absence_does_not() -> None
     assert call.hash == "372e29f8305e50fa26c199316adac34c597d121b1f5082f52973ea844eefed0b"
     changed = [replace(call, seed=1), replace(call, seed=2), replace(call, turns=(("user", "x"),))]
     assert len({call.hash, *(one.hash for one in changed)}) == 4
+
+
+def test_verdicts_of_a_gateway_are_not_filed_as_the_vendors_but_its_port_may_change() -> None:
+    def parameters(url: str) -> Mapping[str, Any]:
+        return AnthropicEndpoint(base_url=url, api_key="any", schema="plain").parameters
+
+    assert parameters("https://api.anthropic.com") != parameters("http://127.0.0.1:8000")
+    assert parameters("http://127.0.0.1:8000") == parameters("http://127.0.0.1:8001")
+    assert parameters("https://anthropic.com.example") == parameters("http://127.0.0.1:8001")

@@ -127,8 +127,9 @@ class AnthropicEndpoint:
         url = check_url(DEFAULT_URL if given is None else given)
         self._url = url.removesuffix("/v1")  # the SDK appends /v1/messages
         host = urlsplit(self._url).hostname or ""
+        self._at_vendor = host == "anthropic.com" or host.endswith(".anthropic.com")
         self._schema: SchemaMode | None = schema if schema != "auto" else None
-        if schema == "auto" and (host == "anthropic.com" or host.endswith(".anthropic.com")):
+        if schema == "auto" and self._at_vendor:
             # Every model that is served there today has it: nothing to find out.
             self._schema = "json_schema"
         self._around: dict[tuple[str, int, SchemaMode], tuple[Mapping[str, Any], str, str]] = {}
@@ -186,6 +187,9 @@ class AnthropicEndpoint:
             "thinking": self._thinking,
             "max_tokens": self._max_tokens,
             "schema": schema,
+            # What calls itself claude-... at another address (a gateway, a fake for tests) may be another
+            # model, so its verdicts are kept apart; which address it is does not matter.
+            **({} if self._at_vendor else {"elsewhere": True}),
         }
 
     def __repr__(self) -> str:
