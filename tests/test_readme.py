@@ -6,24 +6,64 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from xyreward.cli import app
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
+PAIRS = (ROOT / "docs/pairs.md").read_text("utf-8")
+PROGRAM = re.compile(r"```python\n(.*?)```\s+```text\n(.*?)```", re.DOTALL)
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def test_the_program_prints_what_stands_below_it() -> None:
-    found = re.findall(r"```python\n(.*?)```\s+```text\n(.*?)```", README, re.DOTALL)
+def test_the_program_prints_what_stands_below_it(tmp_path: Path) -> None:
+    found = PROGRAM.findall(README)
     assert len(found) == 1
     program, printed = found[0]
     assert len([ln for ln in program.splitlines() if ln.strip()]) <= 14
+    assert run(program, tmp_path) == [ln.rstrip() for ln in printed.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("program", "printed"), PROGRAM.findall(PAIRS), ids=["call", "files", "formats"]
+)
+def test_the_programs_on_pairs_print_what_stands_below_them(
+    program: str, printed: str, tmp_path: Path
+) -> None:
+    assert run(program, tmp_path) == [ln.rstrip() for ln in printed.splitlines()]
+    assert PAIRS.count("```python") == len(PROGRAM.findall(PAIRS))
+
+
+def test_the_command_for_pairs_prints_the_lines_that_stand_below_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = re.compile(
+        r"^    xyreward (pairs --items mini .*)$(?:\n.*){0,3}?\n```text\n((?:.*\n)*?)```", re.M
+    )
+    ((command, on_readme),) = shown.findall(README)
+    (other, on_page), *_ = shown.findall(PAIRS)
+    assert other == command
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, command.split())
+    assert done.exit_code == 0, done.output
+    printed = iter(done.output.splitlines())
+    assert all(line in printed for line in on_readme.splitlines())  # these lines, in this order
+    printed = iter(done.output.splitlines())
+    assert all(line in printed for line in on_page.splitlines())
+
+
+def run(program: str, folder: Path) -> list[str]:
+    """What a program prints, line by line."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
     )
     assert done.returncode == 0, done.stderr
-    assert [ln.rstrip() for ln in done.stdout.splitlines()] == [
-        ln.rstrip() for ln in printed.splitlines()
-    ]
+    return [ln.rstrip() for ln in done.stdout.splitlines()]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
