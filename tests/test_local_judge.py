@@ -326,7 +326,7 @@ def test_a_very_long_answer_costs_a_bounded_amount(judge: LocalJudge, mini: list
 
 
 def test_marks_of_code_decide_nothing() -> None:
-    """A stray one would else turn all that follows into code."""
+    """Else a stray one would turn all that follows into code."""
     answer = (
         "Stop the service first. Then run this:\n\n```bash\nsystemctl restart web\n```\n\nDone."
     )
@@ -345,7 +345,7 @@ def weights(item: Item, text: str) -> dict[str, float]:
 def test_a_quoted_question_counts_for_nothing_whatever_introduces_it(mini: list[Item]) -> None:
     for item in mini[::30]:
         for asked in (item.stated_request, item.intended_request):
-            said = weights(item, f"Let us now turn to the heart of it: {asked}")
+            said = weights(item, f"It comes to this: {asked}")
             assert said == {"evidence": 0.0, "about": 0.0}, item.id
 
 
