@@ -251,23 +251,15 @@ def test_the_command_writes_no_report_over_another(tmp_path: Path) -> None:
 
 ITEMS = (
     "pets-dog-crate-escape",
-    "electronics-earth-lift-hum",
+    "pets-tomcat-bath-mat",
     "cooking-soymilk-bean-soak-zh",
+    "web-wechat-h5-old-page-zh",
+    "ml-whisper-reclamos-ingles-es",
     "sql-mysql-table-like",
     "git-ci-commits-on-wrong-branch",
+    "vehicles-control-shift-lock-release",
 )
-"""Test items on which attacks pay best, of all kinds; docs/attacks.md has the figures of all 60."""
-
-KNOWN_TO_PAY = {
-    "fence-backticks": 0.50,  # an unclosed code fence: prose is read as code, in other pieces
-    "query-echo": 0.30,  # these four: sentences that are about the matter move the features of
-    "query-restated": 0.30,  # what an answer is about, although they repeat the question
-    "goal-named": 0.30,
-    "goal-and-query": 0.30,
-    "language-chinese": 0.35,  # the encoder finds any two Chinese texts alike
-    "language-keywords": 0.35,
-}
-"""Attacks that still pay with the local judge, why, and the most that they may pay (soft reward)."""
+"""Test items on which attacks once paid best, of all kinds; docs/attacks.md has all 60."""
 
 
 class Remembering:
@@ -291,23 +283,10 @@ def paid(mini: list[Item]) -> AttackReport:
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_known_attacks_pay_nothing_but_for_those_that_are_known_to(
-    base: str, paid: AttackReport
-) -> None:
-    """Neither the soft nor the hard reward rises by more than 0.05."""
+def test_no_known_attack_pays(base: str, paid: AttackReport) -> None:
+    """Neither the soft nor the hard reward rises by more than 0.05, whatever the text."""
     attempts = [a for a in paid.known if a.base == base]
     assert len({a.attack.partition(",")[0] for a in attempts}) == len(ATTACKS)
     assert all(a.soft_after is not None for a in attempts)
-    gains = {
-        (a.item_id, a.attack): max(a.soft_gain, a.hard_gain)
-        for a in attempts
-        if a.attack.partition(",")[0] not in KNOWN_TO_PAY
-    }
+    gains = {(a.item_id, a.attack): max(a.soft_gain, a.hard_gain) for a in attempts}
     assert {key: gain for key, gain in gains.items() if gain > TOLERANCE} == {}
-
-
-@pytest.mark.parametrize("name", KNOWN_TO_PAY)
-def test_what_is_known_to_pay_pays_no_more_than_is_known(name: str, paid: AttackReport) -> None:
-    gains = [a.soft_gain for a in paid.known if a.attack.partition(",")[0] == name]
-    assert max(gains) <= KNOWN_TO_PAY[name]
-    assert sum(gains) / len(gains) <= TOLERANCE  # on the whole it does not

@@ -117,7 +117,7 @@ def sample(items: Sequence[Item], step: int) -> list[tuple[Item, Reference]]:
 def test_it_is_a_judge_and_says_which(judge: LocalJudge, mini: list[Item]) -> None:
     assert isinstance(judge, Judge)
     assert judge.name == "local"
-    assert re.fullmatch(r"local-1-[0-9a-f]{12}", judge.rubric_version)
+    assert re.fullmatch(r"local-2-[0-9a-f]{12}", judge.rubric_version)
     (verdict,) = judged(judge, mini[:1], [mini[0].references[0].text])
     assert (verdict.judge, verdict.rubric_version) == (judge.name, judge.rubric_version)
     assert verdict.grounded
@@ -323,6 +323,49 @@ def test_a_very_long_answer_costs_a_bounded_amount(judge: LocalJudge, mini: list
         assert 1 <= len(chunks(text)) <= MAX_CHUNKS
         assert time.perf_counter() - started < 2.0
     assert len(judged(judge, mini[:1], [long])) == 1
+
+
+def test_marks_of_code_decide_nothing() -> None:
+    """Else a stray one would turn all that follows into code."""
+    answer = (
+        "Stop the service first. Then run this:\n\n```bash\nsystemctl restart web\n```\n\nDone."
+    )
+    for mark in ("```", "~~~", "````\n~~~", "```python"):
+        assert chunks(f"{mark}\n\n{answer}") == chunks(answer)
+    assert chunks("```ls -la /var/log``` lists it") == ["```ls -la /var/log``` lists it"]
+
+
+def weights(item: Item, text: str) -> dict[str, float]:
+    """What an answer has in the two features that say how much of it counts."""
+    texts = chunks(text)
+    named = features(ground(item, word_vectors), texts, word_vectors(texts))
+    return {name: named[name] for name in ("evidence", "about")}
+
+
+def test_a_quoted_question_counts_for_nothing_whatever_introduces_it(mini: list[Item]) -> None:
+    for item in mini[::30]:
+        for asked in (item.stated_request, item.intended_request):
+            said = weights(item, f"It comes to this: {asked}")
+            assert said == {"evidence": 0.0, "about": 0.0}, item.id
+
+
+def test_in_other_languages_a_chunk_needs_words_of_the_item(mini: list[Item]) -> None:
+    """The encoder finds texts alike for their language; these vectors find all texts alike."""
+
+    def alike(texts: Sequence[str]) -> Vectors:
+        rows = word_vectors(texts) * 0.7
+        rows[:, 0] += 0.7
+        return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+    strange = {
+        "zh": "今天天气很好，我们去公园散步。",
+        "es": "Me gustan mucho los helados de fresa.",
+    }
+    for language, text in strange.items():
+        item = next(i for i in mini if i.language == language and i.kind == "xy")
+        for answer, counts in [(text, False), (item.intended_solutions[0], True)]:
+            named = features(ground(item, alike), [answer], alike([answer]))
+            assert (named["evidence"] > 0) == counts, answer
 
 
 def test_a_code_block_is_not_one_sentence() -> None:

@@ -38,7 +38,7 @@ evidence."""
 MAX_CHARACTERS = MAX_CHUNKS * CHUNK_CHARACTERS
 """Not even looked at after this many characters."""
 
-_FENCE = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^[ \t]*(?:```+|~~~+)[ \t]*[\w+#.-]*[ \t\r]*$", re.MULTILINE)
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+|(?<=[。！？；])|\n+")  # noqa: RUF001
 _BULLET = re.compile(r"^\s*(?:[-*+•]|#+|\d+[.)])\s+")
@@ -130,26 +130,19 @@ def _without_invisible(text: str) -> str:
 
 
 def chunks(answer: str) -> list[str]:
-    """Sentences of an answer; code in pieces of a few lines. At most `MAX_CHUNKS`, never none.
+    """Sentences of an answer, and lines of its code. At most `MAX_CHUNKS`, never none.
 
-    A chunk depends on its own paragraph or code block only, so text that is added in paragraphs of
-    its own leaves the other chunks as they are. Chunks are `plain`.
+    A chunk depends on its own paragraph only, so text that is added in paragraphs of its own leaves
+    the other chunks as they are, whatever it holds. Chunks are `plain`.
     """
     answer = _without_invisible(answer[:MAX_CHARACTERS])
     return list(islice(_pieces(answer), MAX_CHUNKS)) or [plain(answer.strip()[:CHUNK_CHARACTERS])]
 
 
 def _pieces(answer: str) -> Iterator[str]:
-    position = 0
-    for match in _FENCE.finditer(answer):
-        yield from _prose(answer[position : match.start()])
-        yield from _code(match[0])
-        position = match.end()
-    yield from _prose(answer[position:])
-
-
-def _prose(prose: str) -> Iterator[str]:
-    for paragraph in _PARAGRAPH.split(prose):
+    # A line that opens or closes a block of code ends a paragraph and means nothing else. Were what
+    # is between two of them divided in another way, one stray mark would change all that follows.
+    for paragraph in _PARAGRAPH.split(_FENCE.sub("\n\n", answer)):
         yield from _sentences(paragraph)
 
 
@@ -164,21 +157,6 @@ def _sentences(paragraph: str) -> list[str]:
             out[-1] = f"{out[-1]} {piece}"
         else:
             out.append(piece)
-    return [part for piece in out for part in _cut(piece)]
-
-
-def _code(block: str) -> list[str]:
-    """Groups of a few lines; a blank line ends one."""
-    out: list[str] = []
-    open_group = False
-    for line in map(plain, block.splitlines()):
-        if not line.strip() or line.strip().startswith(("```", "~~~")):
-            open_group = False
-        elif open_group and len(out[-1]) + len(line) < CHUNK_CHARACTERS // 2:
-            out[-1] = f"{out[-1]}\n{line}"
-        else:
-            out.append(line)
-            open_group = True
     return [part for piece in out for part in _cut(piece)]
 
 

@@ -1,23 +1,26 @@
 """What the local judge looks at: numbers that relate an answer's chunks to an item's grounding.
 
-Five rules keep the numbers honest:
+Six rules keep the numbers honest:
 
     gate        A chunk that resembles none of the item's solutions, nor its misconception (cosine
                 below `GATE`), has weight 0 in every feature, its words included. So off-topic
                 padding, before, between or after, changes nothing at all, as long as it forms
                 chunks of its own.
-    echo        A chunk that nearly repeats the query or a request, or has no other words than
-                theirs, has weight 0. Saying the question again, or naming the goal, is no answer.
+    echo        A chunk that nearly repeats the query or a request, has no other words than theirs,
+                or quotes them for most of its length, has weight 0. Saying the question again, or
+                naming the goal, is no answer, whatever words introduce it.
     why         A chunk that is nearer to the misconception than to any solution is no solution:
                 saying why a way does not work is not saying one that does.
     once        A chunk that is repeated word for word counts once.
+    language    In another language than English, a chunk without words of the item has weight 0. The
+                encoder was made for English and finds any two Chinese texts alike.
     content     No feature counts cue words ("instead", "not", "actually"), length, lists or
                 question marks. They would lift the figures on the bundled items a little and are
                 the first thing that a policy under training would learn to imitate.
 
 The features of what an answer is about (`_about`) have a gate of their own, since an answer that
-tries and fails holds nothing that passes the other one, and chunks near a request count in them if
-they have words of their own. For controls they also look for talk like `DISSUADES`.
+tries and fails holds nothing that passes the other one, and chunks near a request count in them
+unless they copy, quote or nearly repeat it. For controls they also look for talk like `DISSUADES`.
 
 Not here: embedding (`encoder.py`), what the numbers mean for the labels (`local.py`, fitted by
 `fit_local.py`).
@@ -26,7 +29,7 @@ Not here: embedding (`encoder.py`), what the numbers mean for the labels (`local
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,9 +60,32 @@ COPY = 0.75
 COPY_FULL = 0.90
 """Share from which it counts for nothing."""
 
+QUOTE = 0.40
+"""Share of a chunk's words that stand in runs of `RUN` words of the query or a request from which it
+counts less: words put before a quoted question do not make an answer of it."""
+QUOTE_FULL = 0.60
+"""Share from which it counts for nothing."""
+RUN = 3
+"""Words, or characters in scripts without spaces, in the order of the question."""
+
 WHY = 0.10
 """A chunk whose cosine to the misconception is above that to any solution counts less as a solution
 and, from this distance on, for nothing."""
+
+ENCODER_LANGUAGE = "en"
+SHARED = 0.10
+"""Share of a chunk's words that are the item's, in any part of it, at which a chunk in another
+language than English begins to count. Most chunks of the bundled answers are well above; of answers
+to other items and of the attack texts hardly any."""
+SHARED_FULL = 0.20
+"""Share from which it counts in full."""
+SHARED_OF = 10
+"""Words that a chunk is taken to have at least, so that one word in common is never enough."""
+
+ABOUT_ECHO = 0.85
+"""As `ECHO`, for what an answer is about: an attempt speaks of the request, mostly in its words."""
+ABOUT_ECHO_FULL = 0.95
+"""Cosine from which a chunk says nothing of what the answer is about."""
 
 TOPIC = 0.42
 """Cosine to the stated request or a solution of it at which a chunk begins to be about the matter."""
@@ -111,6 +137,11 @@ class Grounding:
     """Words that one part of the grounding has and the other lacks; see `_item_terms`."""
     asked: frozenset[str]
     """Words of the query and the requests."""
+    known: frozenset[str] | None
+    """All words of the item, where chunks must share some of them to count: in other languages than
+    English, in which the encoder finds too much alike."""
+    runs: frozenset[tuple[str, ...]]
+    """Runs of `RUN` words of the query and the requests."""
     statics: tuple[float, float]
     """Cosine of the two solutions' means, cosine of the two requests, in [-1, 1]. Where the two are
     close, contrasts are small whatever the answer says, so the head has to know."""
@@ -158,6 +189,12 @@ def ground(item: Item, encode: Encode) -> Grounding:
         asked=frozenset(
             terms(" ".join([item.query_text, item.stated_request, item.intended_request]))
         ),
+        known=None if item.language == ENCODER_LANGUAGE else _all_terms(item),
+        runs=frozenset(
+            run
+            for text in (item.query_text, item.stated_request, item.intended_request)
+            for run in _runs(_in_order(text))
+        ),
         statics=(
             float(sides[0] @ sides[1]) if is_xy else 1.0,
             float(requests[0][0] @ requests[1][0]) if is_xy else 1.0,
@@ -188,6 +225,11 @@ damit diese dieser dieses
 _COMMON = frozenset(word[:_STEM] for word in _COMMON_WORDS.split())
 
 
+def _no_spaces(word: str) -> bool:
+    """Whether it is of a script without spaces, and so not one word."""
+    return "\u3040" <= word[0] <= "\u9fff" or "\uac00" <= word[0] <= "\ud7af"
+
+
 def terms(text: str) -> set[str]:
     """The words that may tell two solutions apart.
 
@@ -196,7 +238,7 @@ def terms(text: str) -> set[str]:
     """
     out: set[str] = set()
     for word in _WORD.findall(plain(text).lower()):
-        if "\u3040" <= word[0] <= "\u9fff" or "\uac00" <= word[0] <= "\ud7af":
+        if _no_spaces(word):
             out.update(word[i : i + 2] for i in range(max(1, len(word) - 1)))
         elif word.isdigit():
             out.add(word)
@@ -204,6 +246,11 @@ def terms(text: str) -> set[str]:
             # An identifier (with digits or underscores) is kept whole: its start says too little.
             out.add(word[:_STEM] if word.isalpha() else word)
     return out - _COMMON
+
+
+def _all_terms(item: Item) -> frozenset[str]:
+    asked = [item.query_text, item.stated_request, item.intended_request, item.misconception]
+    return frozenset(terms(" ".join([*asked, *item.stated_solutions, *item.intended_solutions])))
 
 
 def _item_terms(item: Item) -> dict[str, frozenset[str]]:
@@ -244,7 +291,7 @@ class _View:
     about: Floats
     """Cosines of all chunks, also of those that do not remain here, shape (M, T)."""
     own: Floats
-    """In [0, 1]: how far each of them has words that the question has not, length M."""
+    """In [0, 1]: how far each of them is more than the question said again, length M."""
     gate: Floats
     """In (0, 1]: how far each chunk counts. Length N, as `solves`, `weight` and `relevance`."""
     solves: Floats
@@ -274,9 +321,14 @@ def _view(grounding: Grounding, texts: Sequence[str], vectors: Vectors) -> _View
     relevance = cosines[:, : says.stop].max(axis=1)
     words = [terms(texts[i]) for i in first]
     gate = _gate(relevance)
-    gate *= _down(cosines[:, asks].max(axis=1), ECHO, ECHO_FULL)
+    asked = cosines[:, asks].max(axis=1)
+    gate *= _down(asked, ECHO, ECHO_FULL)
     own = _down(_copied(words, grounding.asked), COPY, COPY_FULL)
+    own *= _down(_quoted([texts[i] for i in first], grounding.runs), QUOTE, QUOTE_FULL)
+    if grounding.known is not None:
+        own *= 1.0 - _down(_copied(words, grounding.known, SHARED_OF), SHARED, SHARED_FULL)
     gate *= own
+    own *= _down(asked, ABOUT_ECHO, ABOUT_ECHO_FULL)
     kept = np.flatnonzero(gate > 0)
     if len(kept) == 0:
         return _View(
@@ -314,9 +366,31 @@ def _view(grounding: Grounding, texts: Sequence[str], vectors: Vectors) -> _View
     )
 
 
-def _copied(words: Sequence[set[str]], asked: frozenset[str]) -> Floats:
-    """Share of each chunk's words that are in the question, in [0, 1]; of three words at least."""
-    return np.array([len(chunk & asked) / max(3, len(chunk)) for chunk in words])
+def _copied(words: Sequence[set[str]], known: frozenset[str], at_least: int = 3) -> Floats:
+    """Share of each chunk's words that are among the known ones, in [0, 1]; of so many at least."""
+    return np.array([len(chunk & known) / max(at_least, len(chunk)) for chunk in words])
+
+
+def _in_order(text: str) -> list[str]:
+    """Words in lower case; in scripts without spaces, characters."""
+    words: list[str] = []
+    for word in _WORD.findall(plain(text).lower()):
+        words += word if _no_spaces(word) else [word]
+    return words
+
+
+def _runs(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    return zip(*(words[i:] for i in range(RUN)), strict=False)
+
+
+def _quoted(texts: Sequence[str], runs: frozenset[tuple[str, ...]]) -> Floats:
+    """Share of each chunk's words that stand in a run that the question has too, in [0, 1]."""
+    shares = []
+    for text in texts:
+        words = _in_order(text)
+        there = {i + k for i, run in enumerate(_runs(words)) if run in runs for k in range(RUN)}
+        shares.append(len(there) / max(1, len(words)))
+    return np.array(shares)
 
 
 def _down(value: Floats, start: float, end: float) -> Floats:

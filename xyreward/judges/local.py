@@ -41,7 +41,7 @@ from xyreward.verdict import (
     odd_combinations,
 )
 
-VERSION = 1
+VERSION = 2
 """Of the features and of the head's form. A head of another version is refused."""
 
 KEPT_ITEMS = 1024
@@ -255,6 +255,7 @@ class LocalJudge:
     def _grounding(self, item: Item) -> Grounding:
         key = (
             item.kind,
+            item.language,
             item.query_text,
             item.stated_request,
             item.intended_request,
