@@ -3,8 +3,8 @@
     python benchmarks/pairs.py                       # 10,000 and 64,920 answers
     python benchmarks/pairs.py --answers 1000000     # a quarter of an hour, and a store of 2 GB
 
-Eight answers of about 120 English words to each item, all by one policy; 2,000 held-out items with
-references; a token guard with the embedded policy's tokenizer; all guards, balance and the audit. Planted
+Eight answers of about 120 English words to each item of about 150, all by one policy; 2,000 held-out items
+with references; a token guard with the embedded policy's tokenizer; all guards, balance and the audit. Planted
 are answers that repeat or nearly repeat another, that differ only beyond `max_length`, that are in
 another language, empty, without a verdict, with an e-mail address, that quote a held-out answer, and
 queries that nearly repeat a held-out one.
@@ -57,10 +57,9 @@ from xyreward.verdict import Usage
 
 ANSWERS = 8
 HELD_OUT = 2_000
-MAX_LENGTH = 512
-WORDS = 120
+MAX_LENGTH = 2_048  # as in configs/dpo/xybench.yaml
 CHUNK = 5_000
-HASH_OF_10K = ""
+HASH_OF_10K = "77602c08f28857628d02c3fd299a71f71d9cb78c44217dcfcd19e61fb3a64031"
 """`PairSet.hash` of 10,000 answers: a change for speed must not change one byte of what comes out."""
 
 
@@ -118,7 +117,7 @@ class Writer:
         fields: dict[str, Any] = {} if control else {"misconception": self.text(15)}
         return make_item(
             id=f"{prefix}{number}",
-            query=f"{self.text(self.chance.randint(20, 60))} number {number}?",
+            query=f"{self.text(self.chance.randint(50, 250))} number {number}?",
             kind="control" if control else "xy",
             stated_request=self.text(10),
             stated_solutions=(self.text(12),),
@@ -131,6 +130,7 @@ class Writer:
 
     def answers(self, item: Item, held_out: Sequence[Item]) -> Iterator[str]:
         chance, earlier = self.chance, list[str]()
+        quoting = chance.random() < 0.005
         for _ in range(ANSWERS):
             draw = chance.random()
             if earlier and draw < 0.06:  # says what another says, or nearly
@@ -156,9 +156,9 @@ class Writer:
                     body.append(f"Write to anna.{chance.randrange(10**6)}@uni-mainz.de about it.")
                 if chance.random() < 0.0005:
                     body.append(chance.choice(held_out).references[0].text)
-                if chance.random() < 0.01:  # what differs comes after max_length
-                    head = f"{item.query_text * (3_000 // len(item.query_text))} {head}"
-                    body = [body[0] * 3]
+                if quoting and chance.random() < 0.5:  # what differs comes after max_length
+                    head = f"{item.query_text} " * (14_000 // len(item.query_text))
+                    body *= 3
                 text = " ".join([head, *body, tail])
             earlier.append(text)
             yield text
@@ -233,7 +233,6 @@ def fill(answers: int, folder: Path, _profile: bool) -> None:
     by_id = {item.id: item for item in work.items}
     guards = Guards()
     with VerdictStore.open(path) as store:
-        # Written anew in seconds where it is lost; what is measured is the reading.
         judge = judge_of(store)
         for start in range(0, len(work.candidates), CHUNK):
             some = work.candidates[start : start + CHUNK]

@@ -7,12 +7,14 @@ Not here: the model (`policy.py`); what a policy's name may be (`locate.py`).
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from xyreward.embedded import POLICY_NAME
 from xyreward.errors import ConfigError, MissingDependency, told
@@ -51,6 +53,51 @@ class ChatTokenizer:
             shared += 1
         return full, shared
 
+    def text(self, messages: Messages, answer: str) -> str:
+        """What `answer_ids` are the ids of: prompt and answer in the chat template."""
+        chat = [*map(dict, messages), {"role": "assistant", "content": answer}]
+        return str(
+            self.tokenizer.apply_chat_template(chat, tokenize=False, **self.chat_template_kwargs)
+        )
+
+    def surely_differ(self, one: str, other: str, within: int) -> bool:
+        """Whether two texts surely differ in their first `within` token ids, told without tokenising.
+
+        With a tokenizer of bytes that drops and changes none, equal ids stand for equal text, and `within`
+        ids for at least as many bytes: texts that differ in these differ in their ids. False where that
+        cannot be told.
+        """
+        if self._spells == "not" or one == other:
+            return False
+        if self._spells == "ascii" and not (one.isascii() and other.isascii()):
+            return False
+        a, b = (text[:within].encode("utf-8", "surrogatepass")[:within] for text in (one, other))
+        return a != b
+
+    @cached_property
+    def _spells(self) -> Literal["all", "ascii", "not"]:
+        """Of which texts each token is known to be a stretch of one byte or more, all in a row."""
+        from tokenizers.models import BPE
+        from tokenizers.pre_tokenizers import ByteLevel
+
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if not self.tokenizer.is_fast or backend is None or type(backend.model) is not BPE:
+            return "not"
+        model, splits = backend.model, _parts(backend.pre_tokenizer, "pretokenizers")
+        whole = (
+            not (model.dropout or model.continuing_subword_prefix or model.end_of_word_suffix)
+            and any(part["type"] == "ByteLevel" for part in splits)
+            and all(map(_drops_nothing, splits))
+            # A byte without a token would be left out.
+            and backend.get_vocab(with_added_tokens=False).keys() >= set(ByteLevel.alphabet())
+            # These swallow the white space around them.
+            and not any(t.lstrip or t.rstrip for t in self.tokenizer.added_tokens_decoder.values())
+        )
+        changes = _parts(backend.normalizer, "normalizers")
+        if not whole or any(part["type"] != "NFC" for part in changes):
+            return "not"
+        return "ascii" if changes else "all"
+
     def _template(self, messages: Messages, **kwargs: Any) -> list[int]:
         ids = self.tokenizer.apply_chat_template(
             [dict(m) for m in messages],
@@ -60,6 +107,25 @@ class ChatTokenizer:
             **self.chat_template_kwargs,
         )
         return list(ids)
+
+
+def _parts(of: Any, several: str) -> list[dict[str, Any]]:
+    """The settings of a part of a tokenizer, of each where it is a sequence of such."""
+    if of is None:
+        return []
+    found = json.loads(of.__getstate__())
+    return found[several] if found["type"] == "Sequence" else [found]
+
+
+def _drops_nothing(split: Mapping[str, Any]) -> bool:
+    match split["type"]:
+        case "ByteLevel":
+            return not split["add_prefix_space"]
+        case "Split":
+            return split["behavior"] != "Removed"
+        case "Digits":
+            return True
+    return False
 
 
 def load_chat_tokenizer(

@@ -272,6 +272,7 @@ class TokenGuard:
         self.max_length = max_length
         # An answer is in several pairs of its item.
         self._prompt = lru_cache(maxsize=256)(self._prompt_ids)
+        self._text = lru_cache(maxsize=256)(self._full_text)
         self._answer = lru_cache(maxsize=4096)(self._answer_ids)
 
     @classmethod
@@ -291,10 +292,17 @@ class TokenGuard:
 
     def objection(self, prompt: Messages, one: str, other: str) -> str | None:
         """Why a trainer would drop this pair or learn nothing from it; None where it would not."""
+        length, key = self.max_length, _key(prompt)
+        if (
+            length is not None
+            and len(self._prompt(key)) < length
+            and self.tokenizer.surely_differ(self._text(key, one), self._text(key, other), length)
+        ):
+            return None  # as nearly always; tokenising would be most of what all guards take
         (ids, begin), (other_ids, other_begin) = self._both(prompt, one, other)
-        if self.max_length is not None and max(begin, other_begin) >= self.max_length:
+        if length is not None and max(begin, other_begin) >= length:
             return PROMPT_LENGTH
-        return SAME_TOKENS if ids[: self.max_length] == other_ids[: self.max_length] else None
+        return SAME_TOKENS if ids[:length] == other_ids[:length] else None
 
     def cuts(self, prompt: Messages, one: str, other: str) -> bool:
         """Whether an answer reaches beyond `max_length`."""
@@ -302,11 +310,14 @@ class TokenGuard:
         return self.max_length is not None and longest > self.max_length
 
     def _both(self, prompt: Messages, one: str, other: str) -> list[tuple[tuple[int, ...], int]]:
-        key = tuple((message["role"], message["content"]) for message in prompt)
+        key = _key(prompt)
         return [self._answer(key, text) for text in (one, other)]
 
     def _prompt_ids(self, prompt: _Prompt) -> tuple[int, ...]:
         return tuple(self.tokenizer.prompt_ids(_messages(prompt)))
+
+    def _full_text(self, prompt: _Prompt, answer: str) -> str:
+        return self.tokenizer.text(_messages(prompt), answer)
 
     def _answer_ids(self, prompt: _Prompt, answer: str) -> tuple[tuple[int, ...], int]:
         ids, begin = self.tokenizer.answer_ids(
@@ -316,6 +327,10 @@ class TokenGuard:
 
 
 _Prompt = tuple[tuple[str, str], ...]
+
+
+def _key(prompt: Messages) -> _Prompt:
+    return tuple((message["role"], message["content"]) for message in prompt)
 
 
 def _messages(prompt: _Prompt) -> list[dict[str, str]]:
