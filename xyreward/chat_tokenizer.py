@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from xyreward.embedded import POLICY_NAME
 from xyreward.errors import ConfigError, MissingDependency, told
@@ -63,40 +63,45 @@ class ChatTokenizer:
     def surely_differ(self, one: str, other: str, within: int) -> bool:
         """Whether two texts surely differ in their first `within` token ids, told without tokenising.
 
-        With a tokenizer of bytes that drops and changes none, equal ids stand for equal text, and `within`
-        ids for at least as many bytes: texts that differ in these differ in their ids. False where that
-        cannot be told.
+        With a tokenizer of bytes that keeps them all, equal ids stand for equal text, and `within` ids for
+        at least as many bytes: texts that differ in these differ in their ids. False where that cannot be
+        told.
         """
-        if self._spells == "not" or one == other:
+        if self._lost is None or one == other:
             return False
-        if self._spells == "ascii" and not (one.isascii() and other.isascii()):
+        a, b = (text.encode("utf-8", "surrogatepass") for text in (one, other))
+        if any(text.translate(None, self._lost) != text for text in (a, b)):
             return False
-        a, b = (text[:within].encode("utf-8", "surrogatepass")[:within] for text in (one, other))
-        return a != b
+        return a[:within] != b[:within]
 
     @cached_property
-    def _spells(self) -> Literal["all", "ascii", "not"]:
-        """Of which texts each token is known to be a stretch of one byte or more, all in a row."""
+    def _lost(self) -> bytes | None:
+        """Bytes that the tokenizer drops or may change; None where that can be any."""
         from tokenizers.models import BPE
-        from tokenizers.pre_tokenizers import ByteLevel
 
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if not self.tokenizer.is_fast or backend is None or type(backend.model) is not BPE:
-            return "not"
+            return None
         model, splits = backend.model, _parts(backend.pre_tokenizer, "pretokenizers")
-        whole = (
-            not (model.dropout or model.continuing_subword_prefix or model.end_of_word_suffix)
-            and any(part["type"] == "ByteLevel" for part in splits)
-            and all(map(_drops_nothing, splits))
-            # A byte without a token would be left out.
-            and backend.get_vocab(with_added_tokens=False).keys() >= set(ByteLevel.alphabet())
+        changes = {part["type"] for part in _parts(backend.normalizer, "normalizers")}
+        if (
+            model.dropout
+            or model.continuing_subword_prefix
+            or model.end_of_word_suffix
+            or not changes <= {"NFC"}
+            or not any(part["type"] == "ByteLevel" for part in splits)
+            or not all(map(_drops_nothing, splits))
             # These swallow the white space around them.
-            and not any(t.lstrip or t.rstrip for t in self.tokenizer.added_tokens_decoder.values())
+            or any(t.lstrip or t.rstrip for t in self.tokenizer.added_tokens_decoder.values())
+        ):
+            return None
+        # Models have no token for a few bytes, such as control characters, and read past them.
+        there = backend.get_vocab(with_added_tokens=False)
+        return bytes(
+            byte
+            for byte, symbol in enumerate(_byte_symbols())
+            if symbol not in there or (changes and byte >= 0x80)
         )
-        changes = _parts(backend.normalizer, "normalizers")
-        if not whole or any(part["type"] != "NFC" for part in changes):
-            return "not"
-        return "ascii" if changes else "all"
 
     def _template(self, messages: Messages, **kwargs: Any) -> list[int]:
         ids = self.tokenizer.apply_chat_template(
@@ -115,6 +120,13 @@ def _parts(of: Any, several: str) -> list[dict[str, Any]]:
         return []
     found = json.loads(of.__getstate__())
     return found[several] if found["type"] == "Sequence" else [found]
+
+
+def _byte_symbols() -> list[str]:
+    """The character that stands for each byte in a vocabulary of bytes, as GPT-2 has it."""
+    shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    hidden = [byte for byte in range(0x100) if byte not in shown]
+    return [chr(b) if b in shown else chr(0x100 + hidden.index(b)) for b in range(0x100)]
 
 
 def _drops_nothing(split: Mapping[str, Any]) -> bool:
