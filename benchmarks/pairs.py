@@ -3,10 +3,10 @@
     python benchmarks/pairs.py                       # 10,000 and 64,920 answers
     python benchmarks/pairs.py --answers 1000000     # a quarter of an hour, and a store of 2 GB
 
-Eight answers of about 120 English words to each item of about 150, all by one policy; 2,000 held-out items
-with references; a token guard with the embedded policy's tokenizer; all guards, balance and the audit. Planted
-are answers that repeat or nearly repeat another, that differ only beyond `max_length`, that are in
-another language, empty, without a verdict, with an e-mail address, that quote a held-out answer, and
+Eight answers of about 120 English words to each item of about 150, all by one policy; 2,000 held-out
+items with references; a token guard with the embedded policy's tokenizer; all guards, balance and the
+audit. Planted are answers that repeat or nearly repeat another, that differ only beyond `max_length`,
+that are in another language, empty, without a verdict, with an e-mail address, that quote a held-out answer, and
 queries that nearly repeat a held-out one.
 
 Verdicts come out of a store that is filled beforehand by the same judge, whose endpoint says at once what
@@ -338,8 +338,8 @@ def build(answers: int, folder: Path, profile: bool) -> None:
     print(
         f"\n{len(work.items):,} items, {len(work.candidates):,} answers, {found.candidates:,} candidate "
         f"pairs, {found.examined:,} examined, {len(found.pairs):,} kept\n"
-        f"{wall:.1f} s, {cpu:.1f} s of CPU, {len(work.candidates) / wall:,.0f} answers/s; peak {peak:,.0f} MiB, "
-        f"of which {before:,.0f} items and answers; writing raises it to {peak_mib():,.0f}"
+        f"{wall:.1f} s, {cpu:.1f} s of CPU, {len(work.candidates) / wall:,.0f} answers/s; "
+        f"peak {peak:,.0f} MiB, of which {before:,.0f} items and answers; after writing {peak_mib():,.0f}"
         + ("   (aim: 60 s, 2,048 MiB)" if answers == 64_920 else "")
     )
     for name, seconds in sorted(clock.wall.items(), key=lambda entry: -entry[1]):

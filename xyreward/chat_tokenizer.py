@@ -55,9 +55,13 @@ class ChatTokenizer:
 
     def text(self, messages: Messages, answer: str) -> str:
         """What `answer_ids` are the ids of: prompt and answer in the chat template."""
-        chat = [*map(dict, messages), {"role": "assistant", "content": answer}]
+        return self._text([*messages, {"role": "assistant", "content": answer}])
+
+    def _text(self, messages: Messages, **kwargs: Any) -> str:
         return str(
-            self.tokenizer.apply_chat_template(chat, tokenize=False, **self.chat_template_kwargs)
+            self.tokenizer.apply_chat_template(
+                [dict(m) for m in messages], tokenize=False, **kwargs, **self.chat_template_kwargs
+            )
         )
 
     def surely_differ(self, one: str, other: str, within: int) -> bool:
@@ -67,12 +71,20 @@ class ChatTokenizer:
         at least as many bytes: texts that differ in these differ in their ids. False where that cannot be
         told.
         """
-        if self._lost is None or one == other:
-            return False
-        a, b = (text.encode("utf-8", "surrogatepass") for text in (one, other))
-        if any(text.translate(None, self._lost) != text for text in (a, b)):
-            return False
-        return a[:within] != b[:within]
+        a, b = self._kept(one), self._kept(other)
+        return a is not None and b is not None and a != b and a[:within] != b[:within]
+
+    def surely_shorter(self, messages: Messages, than: int) -> bool:
+        """Whether a prompt surely has fewer token ids, told likewise."""
+        text = self._kept(self._text(messages, add_generation_prompt=True))
+        return text is not None and len(text) < than
+
+    def _kept(self, text: str) -> bytes | None:
+        """The bytes of a text of which each token is known to be a stretch; None where it is not."""
+        if self._lost is None:
+            return None
+        found = text.encode("utf-8", "surrogatepass")
+        return found if found.translate(None, self._lost) == found else None
 
     @cached_property
     def _lost(self) -> bytes | None:
