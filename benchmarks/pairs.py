@@ -6,7 +6,8 @@
 Eight answers of about 120 English words to each item of about 150, all by one policy; 2,000 held-out
 items with references; a token guard with the embedded policy's tokenizer; all guards, balance and the
 audit. Planted are answers that repeat or nearly repeat another, that differ only beyond `max_length`,
-that are in another language, empty, without a verdict, with an e-mail address, that quote a held-out answer, and
+that are in another language, empty, without a verdict, with an e-mail address, that quote a held-out
+answer, and
 queries that nearly repeat a held-out one.
 
 Verdicts come out of a store that is filled beforehand by the same judge, whose endpoint says at once what
