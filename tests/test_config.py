@@ -125,7 +125,7 @@ def test_a_key_given_twice_is_an_error(file: Path, text: str) -> None:
         ),
         (
             "pairs: {rule: {margin: 1.5}}",
-            "pairs.rule: Value error, margin is 1.5, expected in [0, 1]",
+            "pairs.rule: margin is 1.5, expected in [0, 1]",
         ),
         ("pairs: {rule: {margin: true}}", "pairs.rule.margin: Input should be a valid number"),
         (

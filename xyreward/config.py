@@ -33,7 +33,14 @@ from typing import (
     get_type_hints,
 )
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
 from xyreward.embedded import POLICY_NAME
 from xyreward.errors import ConfigError
@@ -270,6 +277,18 @@ class Recipe(_Section):
     output_dir: str = Field(min_length=1)
     seed: int = Field(default=0, ge=0, lt=2**32, strict=True)
     """What numpy takes for one."""
+    _bill: str | None = PrivateAttr(default=None)
+
+    @property
+    def bill(self) -> str:
+        """Whose bill the judges' calls are on: the run's folder, which all rounds of a run share."""
+        return self._bill or str(Path(self.output_dir).expanduser().resolve())
+
+    def billed_to(self, bill: str) -> Self:
+        """The same on another bill."""
+        other = self.model_copy()
+        other._bill = bill
+        return other
 
 
 class DPORecipe(Recipe):
@@ -310,6 +329,9 @@ class Arguments:
     path: Path
     resume: bool
     dry_run: bool = False
+    before: Path | None = None
+    """An evaluation of the same policy under the same settings, taken for that before training: what was
+    after the round before."""
 
 
 def parse_arguments(
