@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from xyreward.config import PairsJob
+from xyreward.config import PairsJob, load_config
 from xyreward.errors import ConfigError, DataError, JudgeError, RunFolderError
 from xyreward.loading import load_items
 from xyreward.pairs.formats import read_pairs
@@ -167,10 +167,8 @@ def test_a_writer_is_part_of_the_estimate(tmp_path: Path, api: FakeAPI) -> None:
 def test_what_cannot_be_is_refused_before_anything_is_sent(
     tmp_path: Path, keys: dict[str, Any], error: Any, said: str
 ) -> None:
-    from xyreward.config import load_config
-
+    overrides = [f"{name}={json.dumps(value)}" for name, value in keys.items()]
     with pytest.raises(error) as caught:
-        overrides = [f"{name}={json.dumps(value)}" for name, value in keys.items()]
         PreparedJob(load_config(PairsJob, None, overrides), tmp_path / "out")
     assert said in str(caught.value)
     assert "Value error" not in str(caught.value)

@@ -27,7 +27,7 @@ def pairs(
         Path | None, typer.Option(help="YAML file with any of the keys below. [default: none]")
     ] = None,
     items: Annotated[
-        str | None, typer.Option(help="mini, a file or folder, or a hub name.")
+        str | None, typer.Option(help="mini, a file or folder, or a hub name. [default: mini]")
     ] = None,
     split: Annotated[str | None, typer.Option(help="train, dev or test. [default: train]")] = None,
     splits_lock: Annotated[
@@ -41,7 +41,9 @@ def pairs(
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(help="Who is sampled: embedded:smollm2-135m, a folder, a hub name, chat:..."),
+        typer.Option(
+            help="Who is sampled: a folder, a hub name, chat:... [default: embedded:smollm2-135m]"
+        ),
     ] = None,
     samples: Annotated[int | None, typer.Option(help="Answers per item. [default: 8]")] = None,
     temperature: Annotated[float | None, typer.Option(help="Of sampling. [default: 1.0]")] = None,
@@ -55,7 +57,8 @@ def pairs(
         str | None, typer.Option(help="A judge's name. [default: labels of references]")
     ] = None,
     margin: Annotated[
-        float | None, typer.Option(help="Soft reward of chosen minus rejected, at least this.")
+        float | None,
+        typer.Option(help="Soft reward of chosen minus rejected, at least this. [default: 0.0]"),
     ] = None,
     margin_pairs: Annotated[
         float | None,
