@@ -59,7 +59,7 @@ def test_help_comes_without_loading_what_only_the_command_needs() -> None:
         "from xyreward.cli import main\n"
         "try: main()\n"
         "except SystemExit as e: assert e.code == 0\n"
-        "heavy = {'anthropic', 'torch', 'numpy', 'asyncio', 'sqlite3', 'xyreward.judges', 'xyreward.config'}\n"
+        "heavy = {'anthropic', 'torch', 'numpy', 'asyncio', 'xyreward.judges', 'xyreward.config'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -5,6 +5,7 @@ import io
 import json
 import runpy
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,10 +24,12 @@ from xyreward.config import (
 )
 from xyreward.errors import ConfigError, DataError, LeakError, MissingDependency, RunFolderError
 from xyreward.evaluation import Evaluation, Row
+from xyreward.items import DEFAULT_LABELS, AnswerKind, Item, text_hash
 from xyreward.pairs import Rule
 from xyreward.policy import load_policy
 from xyreward.splits import Placement, Splits
 from xyreward.testing import tiny_policy
+from xyreward.verdict import LabelProbabilities, Verdict
 
 PATH = Path("some.yaml")
 
@@ -544,8 +547,32 @@ def test_announcements_of_other_libraries_are_no_errors_of_a_recipe() -> None:
 # ---------------------------------------------------------------- pairs of the policy's own answers
 
 
+class Drawn:
+    """A judge that finds every second answer good, whatever it says."""
+
+    name = "drawn"
+    rubric_version = "drawn-1"
+
+    async def judge(self, items: Sequence[Item], answers: Sequence[str]) -> list[Verdict]:
+        kinds: dict[str, tuple[AnswerKind, AnswerKind]] = {
+            "xy": ("goal_focused", "literal"),
+            "control": ("direct", "overcorrecting"),
+        }
+        found = []
+        for item, answer in zip(items, answers, strict=True):
+            labels = DEFAULT_LABELS[kinds[item.kind][int(text_hash(answer)[:2], 16) % 2]]
+            p = LabelProbabilities.certain(labels)
+            found.append(Verdict(labels, p, self.name, self.rubric_version))
+        return found
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_pairs, "load_judge", lambda *_, **__: Drawn())
+
+
 def on_policy(tmp_path: Path, tiny: str, **changes: Any) -> dict[str, Any]:
-    """A policy that writes noise, of which the local judge makes something all the same."""
+    """A policy that writes noise, for `Drawn` to judge."""
     base: dict[str, Any] = {
         "policy": {"model": tiny},
         "pairs": {
@@ -558,8 +585,8 @@ def on_policy(tmp_path: Path, tiny: str, **changes: Any) -> dict[str, Any]:
                 "keep_truncated": True,
                 "batch_size": 6,
             },
-            "rule": {"margin_pairs": 1e-9, "max_pairs_per_item": 1},
-            "guards": {"language": False, "identical_limit": 1.0},
+            "rule": {"max_pairs_per_item": 1},
+            "guards": {"language": False},
         },
         "lora": {"r": 2, "target_modules": "all-linear"},
         "dpo": {
@@ -586,6 +613,7 @@ def dpo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *arguments: str) -> Non
     gc.collect()
 
 
+@pytest.mark.usefixtures("drawn")
 def test_each_round_goes_on_from_the_one_before_and_a_stopped_run_goes_on_in_its_round(
     tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -637,6 +665,7 @@ def test_each_round_goes_on_from_the_one_before_and_a_stopped_run_goes_on_in_its
     assert json.loads((run / "report.json").read_text())["facts"]["rounds"] == 2
 
 
+@pytest.mark.usefixtures("drawn")
 def test_samples_outlive_a_change_of_what_is_made_of_them_and_no_other(
     tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -661,14 +690,28 @@ def test_samples_outlive_a_change_of_what_is_made_of_them_and_no_other(
 
 
 def test_pairs_whose_audit_fails_stop_a_recipe_before_anything_is_evaluated(
-    tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny: str, mini: list[Item], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = training_pairs.AuditLimits
-    monkeypatch.setattr(
-        training_pairs, "AuditLimits", lambda **_: limits(simple=0.0, balanced=True)
-    )
-    (tmp_path / "config.yaml").write_text(config(tmp_path, tiny).model_dump_json())
-    with pytest.raises(DataError, match="the pairs' audit: shortcut"):
+    # Who wrote an answer tells which one is chosen.
+    rows = [
+        {
+            "item_id": item.id,
+            "answer": r.text,
+            "model": "person" if r.kind in ("goal_focused", "direct") else "model",
+        }
+        for item in mini
+        for r in item.references
+    ]
+    file = tmp_path / "answers.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pairs = {
+        "sources": ["cross_model"],
+        "answers": [str(file)],
+        "judge": "local",
+        "rule": {"same_origin": False},
+    }
+    (tmp_path / "config.yaml").write_text(config(tmp_path, tiny, pairs=pairs).model_dump_json())
+    with pytest.raises(DataError, match="the pairs' audit: shortcut origin"):
         dpo(monkeypatch, tmp_path)
     assert not (tmp_path / "run/before.jsonl").exists()
     assert not (tmp_path / "run/pairs.jsonl").exists()

@@ -78,7 +78,7 @@ def test_pairs_whose_audit_failed_are_refused_with_the_problem(tmp_path: Path) -
     prepared._build = broken  # type: ignore[method-assign]
     assert not prepared.run().audit.ok
     wanted = config(pairs={"built": str(tmp_path / "pairs")})
-    with pytest.raises(DataError, match="its audit failed: a guard's limit was passed. Build it"):
+    with pytest.raises(DataError, match="its audit failed: a guard's limit was passed"):
         TrainingPairs(wanted, recipe.load_data(wanted))
 
 
