@@ -88,12 +88,12 @@ def test_every_default_in_the_help_is_the_one_of_the_configuration() -> None:
     for name, text in told.items():
         if name in ("config", "items"):
             continue
-        found = default
+        value = default
         for key in places.get(name, name).split("."):
-            found = found[key]
-        if isinstance(found, list):
-            found = ",".join(found)
-        assert str(found) == str(words.get(text, text)), name
+            value = value[key]
+        if isinstance(value, list):
+            value = ",".join(value)
+        assert str(value) == str(words.get(text, text)), name
 
 
 # ---------------------------------------------------------------- statuses
