@@ -88,7 +88,7 @@ def test_every_default_in_the_help_is_the_one_of_the_configuration() -> None:
     for name, text in told.items():
         if name in ("config", "items"):
             continue
-        value = default
+        value: Any = default
         for key in places.get(name, name).split("."):
             value = value[key]
         if isinstance(value, list):
