@@ -532,3 +532,13 @@ def test_the_written_configuration_shows_the_defaults(file: Path) -> None:
 def test_a_configuration_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
         DEFAULTS.seed = 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted((Path(__file__).parent.parent / "configs").rglob("*.yaml")),
+    ids=lambda path: f"{path.parent.name}/{path.name}",
+)
+def test_every_configuration_that_is_shipped_loads(path: Path) -> None:
+    recipe = DPORecipe if path.parent.name == "dpo" else EvaluateRecipe
+    assert load_config(recipe, path).output_dir
