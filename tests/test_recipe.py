@@ -3,7 +3,9 @@
 import gc
 import io
 import json
+import runpy
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +21,16 @@ from xyreward.config import (
     EvaluationConfig,
     ItemsConfig,
     PairsConfig,
+    load_config,
 )
 from xyreward.errors import ConfigError, DataError, LeakError, MissingDependency, RunFolderError
 from xyreward.evaluation import Evaluation, Row
+from xyreward.items import DEFAULT_LABELS, AnswerKind, Item, text_hash
 from xyreward.pairs import Rule
 from xyreward.policy import load_policy
 from xyreward.splits import Placement, Splits
 from xyreward.testing import tiny_policy
+from xyreward.verdict import LabelProbabilities, Verdict
 
 PATH = Path("some.yaml")
 
@@ -538,3 +543,187 @@ def test_announcements_of_other_libraries_are_no_errors_of_a_recipe() -> None:
             with pytest.raises(RuntimeWarning):
                 warnings.warn("a number overflowed", RuntimeWarning, stacklevel=1)
     assert len(seen) == 2
+
+
+# ---------------------------------------------------------------- pairs of the policy's own answers
+
+
+class Drawn:
+    """A judge that finds every second answer good, whatever it says."""
+
+    name = "drawn"
+    rubric_version = "drawn-1"
+
+    async def judge(self, items: Sequence[Item], answers: Sequence[str]) -> list[Verdict]:
+        kinds: dict[str, tuple[AnswerKind, AnswerKind]] = {
+            "xy": ("goal_focused", "literal"),
+            "control": ("direct", "overcorrecting"),
+        }
+        found = []
+        for item, answer in zip(items, answers, strict=True):
+            labels = DEFAULT_LABELS[kinds[item.kind][int(text_hash(answer)[:2], 16) % 2]]
+            p = LabelProbabilities.certain(labels)
+            found.append(Verdict(labels, p, self.name, self.rubric_version))
+        return found
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_pairs, "load_judge", lambda *_, **__: Drawn())
+
+
+def on_policy(tmp_path: Path, tiny: str, **changes: Any) -> dict[str, Any]:
+    """A policy that writes noise, for `Drawn` to judge."""
+    base: dict[str, Any] = {
+        "policy": {"model": tiny},
+        "pairs": {
+            "sources": ["on_policy"],
+            "judge": "local",
+            "on_policy": {
+                "samples": 3,
+                "limit": 4,
+                "max_new_tokens": 12,
+                "keep_truncated": True,
+                "batch_size": 6,
+            },
+            "rule": {"max_pairs_per_item": 1},
+            "guards": {"language": False},
+        },
+        "lora": {"r": 2, "target_modules": "all-linear"},
+        "dpo": {
+            "per_device_train_batch_size": 2,
+            "num_train_epochs": 1,
+            "learning_rate": 1e-2,
+            "logging_steps": 1,
+            "save_steps": 1,
+        },
+        "evaluation": {"parts": ["preference"], "limit": 2},
+        "output_dir": str(tmp_path / "run"),
+    }
+    data = {**base, **changes}
+    (tmp_path / "config.yaml").write_text(json.dumps(data))
+    return data
+
+
+def dpo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *arguments: str) -> None:
+    """recipes/dpo.py in this process."""
+    argv = ["dpo.py", "--config", str(tmp_path / "config.yaml"), *arguments]
+    monkeypatch.setattr("sys.argv", argv)
+    file = Path(__file__).parent.parent / "recipes/dpo.py"
+    runpy.run_path(str(file))["main"]()
+    gc.collect()
+
+
+@pytest.mark.usefixtures("drawn")
+def test_each_round_goes_on_from_the_one_before_and_a_stopped_run_goes_on_in_its_round(
+    tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = on_policy(tmp_path, tiny, rounds=2)
+    dpo(monkeypatch, tmp_path)
+    said = capsys.readouterr().out
+    run = tmp_path / "run"
+    first, second = run / "round-1", run / "round-2"
+    for folder in (first, second):
+        assert {p.name for p in folder.iterdir()} >= {
+            "samples.jsonl", "audit.md", "pairs.jsonl", "adapter", "before.jsonl", "after.jsonl",
+            "report.json",
+        }  # fmt: skip
+        facts = json.loads((folder / "report.json").read_text())["facts"]
+        assert facts["answers sampled"] == 24
+        assert facts["pairs"] > 0
+        assert any("only" in warning for warning in facts["audit warnings"])
+    assert (second / "before.jsonl").read_bytes() == (first / "after.jsonl").read_bytes()
+    told = load_config(DPORecipe, second / "config.yaml")
+    assert (told.policy.model, told.lora, told.seed) == (str(first / "adapter"), None, 1)
+    assert (second / "samples.jsonl").read_bytes() != (first / "samples.jsonl").read_bytes()
+    report = json.loads((run / "report.json").read_text())
+    assert report["facts"]["rounds"] == 2
+    assert report["facts"]["round 2"]["pairs"] > 0
+    assert "=== round 2 of 2" in said
+    assert "=== all 2 rounds" in said
+    parts = [json.loads((f / "report.json").read_text()) for f in (first, second)]
+    totals = [r["implicit_reward"] is not None for r in (*parts, report)]
+    assert totals == [True, True, True]
+
+    # Stopped in the second round, in the middle of its training.
+    before = {p: p.stat().st_mtime_ns for p in first.rglob("*") if p.is_file()}
+    samples = (second / "samples.jsonl").stat().st_mtime_ns
+    for name in ("report.json", "report.md", "training.json", "after.jsonl"):
+        (second / name).unlink()
+    (run / "report.json").unlink()
+    with pytest.raises(RunFolderError, match="is not empty"):
+        dpo(monkeypatch, tmp_path)
+    on_policy(tmp_path, tiny, rounds=2, seed=5)
+    with pytest.raises(RunFolderError, match=r"another configuration; it differs in seed"):
+        dpo(monkeypatch, tmp_path, "--resume")
+    (tmp_path / "config.yaml").write_text(json.dumps(data))
+    capsys.readouterr()
+    dpo(monkeypatch, tmp_path, "--resume")
+    said = capsys.readouterr().out
+    assert "=== round 1 of 2" not in said
+    assert "== going on from" in said
+    assert {p: p.stat().st_mtime_ns for p in first.rglob("*") if p.is_file()} == before
+    assert (second / "samples.jsonl").stat().st_mtime_ns == samples
+    assert json.loads((run / "report.json").read_text())["facts"]["rounds"] == 2
+
+
+@pytest.mark.usefixtures("drawn")
+def test_samples_outlive_a_change_of_what_is_made_of_them_and_no_other(
+    tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = on_policy(tmp_path, tiny, lora={"r": 2, "target_modules": ["query_key_value"]})
+    with pytest.raises(ConfigError, match=r"lora\.target_modules"):
+        dpo(monkeypatch, tmp_path)
+    file = tmp_path / "run/samples.jsonl"
+    before = file.stat().st_mtime_ns
+    gc.collect()
+
+    hotter = {**data["pairs"], "on_policy": {**data["pairs"]["on_policy"], "temperature": 0.5}}
+    on_policy(tmp_path, tiny, pairs=hotter)
+    with pytest.raises(RunFolderError, match=r"another job \(temperature was 1\.0, is 0\.5\)"):
+        dpo(monkeypatch, tmp_path, "--resume")
+    gc.collect()
+    on_policy(tmp_path, tiny, pairs={**data["pairs"], "max_pairs": 3})
+    capsys.readouterr()
+    dpo(monkeypatch, tmp_path, "--resume")
+    assert "training with other settings than before" in capsys.readouterr().out
+    assert file.stat().st_mtime_ns == before
+    assert json.loads((tmp_path / "run/report.json").read_text())["facts"]["pairs"] <= 3
+
+
+def test_pairs_whose_audit_fails_stop_a_recipe_before_anything_is_evaluated(
+    tmp_path: Path, tiny: str, mini: list[Item], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Who wrote an answer tells which one is chosen.
+    rows = [
+        {
+            "item_id": item.id,
+            "answer": r.text,
+            "model": "person" if r.kind in ("goal_focused", "direct") else "model",
+        }
+        for item in mini
+        for r in item.references
+    ]
+    file = tmp_path / "answers.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pairs = {
+        "sources": ["cross_model"],
+        "answers": [str(file)],
+        "judge": "local",
+        "rule": {"same_origin": False},
+    }
+    (tmp_path / "config.yaml").write_text(config(tmp_path, tiny, pairs=pairs).model_dump_json())
+    with pytest.raises(DataError, match="the pairs' audit: shortcut origin"):
+        dpo(monkeypatch, tmp_path)
+    assert not (tmp_path / "run/before.jsonl").exists()
+    assert not (tmp_path / "run/pairs.jsonl").exists()
+
+
+def test_a_dry_run_of_rounds_tells_what_all_of_them_would_take(
+    tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_policy(tmp_path, tiny, rounds=2)
+    dpo(monkeypatch, tmp_path, "--dry-run")
+    said = capsys.readouterr().out
+    assert "pairs of 48 answers, judged by local: makes no calls" in said
+    assert not (tmp_path / "run").exists()

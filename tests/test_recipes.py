@@ -304,3 +304,87 @@ def test_the_benchmark_from_a_local_folder_with_controls_of_mini(tiny: str, tmp_
     assert {p["source"] for p in pairs} == {"XYBench", "mini"}
     assert not any("test case" in p["prompt"][0]["content"] for p in pairs)
     assert "XYBench: 30 of 30 items" in (tmp_path / "run/report.md").read_text()
+
+
+def on_policy(folder: Path, tiny: str, api: FakeAPI, **changes: Any) -> str:
+    """Pairs of what the policy itself writes, judged by a model that draws its labels."""
+    return config(
+        folder,
+        tiny,
+        **{
+            "pairs": {
+                "sources": ["on_policy"],
+                "judge": f"chat:judge@{api.base_url}",
+                "judge_options": {"store": str(folder / "v.sqlite")},
+                "on_policy": {
+                    "samples": 4,
+                    "limit": 6,
+                    "max_new_tokens": 24,
+                    "keep_truncated": True,
+                    "batch_size": 4,
+                },
+                "rule": {"margin_pairs": 0.01, "max_pairs_per_item": 1},
+                "guards": {"language": False},
+            },
+            "evaluation": {"limit": 2, "parts": ["preference"]},
+            **changes,
+        },
+    )
+
+
+def test_a_run_killed_while_sampling_goes_on_with_what_was_sampled(
+    tiny: str, tmp_path: Path
+) -> None:
+    with FakeAPI() as api:
+        path = on_policy(tmp_path, tiny, api)
+        process = subprocess.Popen(
+            command("dpo", "--config", path),
+            cwd=ROOT,
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        partial = tmp_path / "run/samples.jsonl.partial"
+        deadline = time.monotonic() + 300
+        while not (partial.is_file() and partial.read_bytes().count(b"\n") >= 8):
+            if (tmp_path / "run/samples.jsonl").is_file():
+                break
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        there = (partial if partial.is_file() else tmp_path / "run/samples.jsonl").read_bytes()
+        done = launch("dpo", "--config", path, "--resume")
+        assert done.returncode == 0, done.stderr[-3000:]
+        samples = (tmp_path / "run/samples.jsonl").read_bytes()
+        whole = there[: there.rfind(b"\n") + 1]
+        assert samples.startswith(whole)
+        assert samples.count(b"\n") == 48
+        distinct = len({json.loads(line)["answer"] for line in samples.splitlines()})
+        assert api.stats.billed <= distinct + 2  # each answer once; a server is asked for its ways
+    facts = json.loads((tmp_path / "run/report.json").read_text())["facts"]
+    assert 0 < facts["judge of pairs calls"] <= distinct + 2
+    assert "answers sampled" in facts
+
+
+def test_two_processes_share_sampling_and_train_on_the_same_pairs_in_each_round(
+    tiny: str, tmp_path: Path
+) -> None:
+    with FakeAPI() as api:
+        path = on_policy(tmp_path, tiny, api, rounds=2)
+        done = launch("dpo", "--config", path, processes=2)
+        assert done.returncode == 0, done.stderr[-3000:]
+        answers = set()
+        for number in (1, 2):
+            folder = tmp_path / f"run/round-{number}"
+            for rank in (0, 1):
+                lines = (folder / f"samples-{rank}-of-2.jsonl").read_bytes().splitlines()
+                assert len(lines) == 24
+                answers |= {json.loads(line)["answer"] for line in lines}
+            assert (folder / "audit.md").is_file()
+            assert (folder / "pairs.jsonl").read_bytes()
+        assert api.stats.billed <= len(answers) + 4
+    assert done.stdout.count("=== all 2 rounds") == 1
+    assert (tmp_path / "run/report.json").is_file()

@@ -33,7 +33,7 @@ from xyreward.errors import JudgeError, StoreError, XYRewardError, printable
 
 if TYPE_CHECKING:  # --help is to come at once, so each command imports what it needs
     from xyreward.judges import Judge
-    from xyreward.judges.model import ModelJudge
+    from xyreward.judges.asking import ModelAsker
 
 T = TypeVar("T")
 
@@ -485,13 +485,16 @@ def _note(text: str) -> None:
 
 
 @contextmanager
-def _bar(total: int, judges: Sequence[Judge]) -> Iterator[Callable[[int], object]]:
+def _bar(total: int, judges: Sequence[Judge | ModelAsker]) -> Iterator[Callable[[int], object]]:
     """A bar of answers on stderr, with what the judges did and what it cost; in a log a line a minute."""
     from tqdm import tqdm
 
+    from xyreward.judges.asking import ModelAsker
     from xyreward.judges.panel import model_judges
 
-    asking = [m for judge in judges for m in model_judges(judge)]
+    asking: list[ModelAsker] = []
+    for judge in judges:
+        asking += [judge] if isinstance(judge, ModelAsker) else model_judges(judge)
     terminal = sys.stderr is not None and sys.stderr.isatty()
     seconds = 0.1 if terminal else 60.0
     try:
@@ -526,7 +529,7 @@ def _bar(total: int, judges: Sequence[Judge]) -> Iterator[Callable[[int], object
             bar.close()
 
 
-def _say_bill(judges: Sequence[ModelJudge]) -> None:
+def _say_bill(judges: Sequence[ModelAsker]) -> None:
     for one in judges:
         stats = one.stats
         text = f"{one.name}: {stats.calls} calls, {stats.from_store} from the store; US dollars: "

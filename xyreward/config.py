@@ -33,7 +33,14 @@ from typing import (
     get_type_hints,
 )
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
 from xyreward.embedded import POLICY_NAME
 from xyreward.errors import ConfigError
@@ -43,7 +50,7 @@ from xyreward.pairs.contrastive import Contrast
 from xyreward.pairs.formats import Container, Format
 from xyreward.pairs.guards import Guards
 from xyreward.pairs.rule import Rule
-from xyreward.pairs.sampling import Sampling
+from xyreward.pairs.sampling import REMOTE, Sampling
 
 EvaluationPart = Literal["writing", "preference", "picking"]
 PARTS: tuple[EvaluationPart, ...] = get_args(EvaluationPart)
@@ -134,6 +141,12 @@ class _PairSettings(_Section):
             raise ValueError(
                 f"sources {', '.join(self.sources)} need a judge, since nobody labelled such answers"
             )
+        if self.judge is None and self.judge_options:
+            raise ValueError("judge_options are of no judge; name one in judge")
+        if "on_policy" not in self.sources and self.on_policy != SamplingConfig():
+            raise ValueError(
+                "on_policy has settings, but sources has no on_policy; nothing is sampled"
+            )
         return self
 
 
@@ -162,8 +175,8 @@ class PairsConfig(_PairSettings):
 class TokensConfig(_Section):
     """What a trainer will see of a pair; as in the recipe that is to train on it."""
 
-    model: str = POLICY_NAME
-    """Whose tokenizer and chat template."""
+    model: str | None = None
+    """Whose tokenizer and chat template. None: the policy's, with its revision and chat template."""
     revision: str | None = None
     max_length: int | None = Field(default=None, ge=2, strict=True)
     """Tokens of prompt and answer together that the trainer keeps. None: all."""
@@ -182,7 +195,8 @@ class PairsJob(_PairSettings):
     policy: PolicyConfig = PolicyConfig()
     """Who is sampled, for source `on_policy`; also `chat:<model>@<base_url>`, `anthropic:<model>`."""
     policy_options: dict[str, Any] = Field(default_factory=dict)
-    """Of a policy behind an API: `max_concurrency`, `budget_usd`, `store`, ..."""
+    """Of a policy behind an API: `max_concurrency`, `budget_usd`, `store`, ... Judge, policy and writer have
+    one bill, so that a `budget_usd` of any of them is a limit to what all of them may cost together."""
     writer: str | None = None
     """Who writes, for source `contrastive`: `anthropic:<model>` or `chat:<model>@<base_url>`."""
     writer_options: dict[str, Any] = Field(default_factory=dict)
@@ -195,12 +209,34 @@ class PairsJob(_PairSettings):
     containers: tuple[Container, ...] = Field(default=("jsonl",), min_length=1)
     seed: int = Field(default=0, ge=0, lt=2**32, strict=True)
 
+    @property
+    def policy_is_remote(self) -> bool:
+        """Whether the policy is asked through an API."""
+        return self.policy.model.startswith(REMOTE)
+
     @model_validator(mode="after")
     def _fits_a_job(self) -> Self:
         if ("contrastive" in self.sources) != (self.writer is not None):
             raise ValueError("source contrastive and writer go together, found one of them")
+        if self.writer is None and (self.writer_options or self.contrast != Contrast()):
+            raise ValueError("contrast and writer_options are for a writer; name one in writer")
         if self.order_check and self.judge is None:
             raise ValueError("order_check needs a judge")
+        if self.policy_options and not ("on_policy" in self.sources and self.policy_is_remote):
+            raise ValueError(
+                "policy_options are for a policy behind an API (chat:..., anthropic:...) that is sampled"
+            )
+        tokens = self.tokens
+        if tokens is not None and tokens.model is None:
+            if self.policy_is_remote:
+                raise ValueError(
+                    f"tokens: policy {self.policy.model.partition('@')[0]} is behind an API and has no "
+                    "tokenizer here; name the model that is to be trained in tokens.model"
+                )
+            if tokens.revision is not None or tokens.chat_template_kwargs is not None:
+                raise ValueError(
+                    "tokens has settings of a model and no model; name it in tokens.model"
+                )
         for name in ("judge_options", "writer_options", "policy_options"):
             if "api_key" in getattr(self, name):
                 raise ValueError(
@@ -241,6 +277,18 @@ class Recipe(_Section):
     output_dir: str = Field(min_length=1)
     seed: int = Field(default=0, ge=0, lt=2**32, strict=True)
     """What numpy takes for one."""
+    _bill: str | None = PrivateAttr(default=None)
+
+    @property
+    def bill(self) -> str:
+        """Whose bill the judges' calls are on: the run's folder, which all rounds of a run share."""
+        return self._bill or str(Path(self.output_dir).expanduser().resolve())
+
+    def billed_to(self, bill: str) -> Self:
+        """The same on another bill."""
+        other = self.model_copy()
+        other._bill = bill
+        return other
 
 
 class DPORecipe(Recipe):
@@ -281,6 +329,9 @@ class Arguments:
     path: Path
     resume: bool
     dry_run: bool = False
+    before: Path | None = None
+    """An evaluation of the same policy under the same settings, taken for that before training: what was
+    after the round before."""
 
 
 def parse_arguments(
@@ -592,7 +643,9 @@ def _explain(recipe: type[BaseModel], path: str, error: ValidationError) -> str:
             p["loc"][:-1][: len(loc)] == loc for p in problems
         ):
             continue  # pydantic counts only valid members; the invalid one has a line of its own
-        lines.append(f"{path}: {'.'.join(map(str, loc))}: {_problem(recipe, problem)}")
+        lines.append(
+            ": ".join([path, *filter(None, [".".join(map(str, loc))]), _problem(recipe, problem)])
+        )
     return "\n".join(lines)
 
 
@@ -606,7 +659,10 @@ def _problem(recipe: type[BaseModel], problem: Any) -> str:
         return f"is empty, expected {_SHAPES[kind]}; leave the key out for the defaults"
     if kind in _SHAPES:
         return f"expected {_SHAPES[kind]} (found {found!r:.80})"
-    return f"{problem['msg']} (found {found!r:.80})"
+    said = problem["msg"].removeprefix("Value error, ")
+    if isinstance(found, Mapping):  # of keys that do not go together, which the message names
+        return str(said)
+    return f"{said} (found {found!r:.80})"
 
 
 def _known(recipe: type[BaseModel], loc: Sequence[str | int]) -> set[str]:

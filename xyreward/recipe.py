@@ -13,7 +13,6 @@ import importlib.util
 import json
 import math
 import os
-import re
 import sys
 import time
 import warnings
@@ -21,6 +20,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -62,7 +63,7 @@ from xyreward.pairs.guards import TokenGuard
 from xyreward.pairs.sampling import sample
 from xyreward.policy import Policy, bf16_is_fast, default_device, load_policy
 from xyreward.rehearsal import culprits, rehearse
-from xyreward.runs import RunFolder
+from xyreward.runs import ROUND, RunFolder
 from xyreward.sides import Sides, limited, load_sides
 from xyreward.splits import Splits
 
@@ -118,6 +119,10 @@ LORA_LIMITS: Mapping[str, str] = {
     "lora_dropout": "[0, 1)",
 }
 """Numbers that TRL, peft or torch take without a word, or refuse in words that name no key."""
+
+PATIENCE_S = 7 * 24 * 3600
+"""How long processes wait for each other: while the first one judges, or one has longer answers to
+sample. torch's own 10 or 30 minutes would end such a run."""
 
 LORA_STARTS = (True, False, "gaussian", "eva", "orthogonal")
 """Values of `init_lora_weights` that leave the policy's own weights alone."""
@@ -225,21 +230,37 @@ def _check_not_trained_on(policy: PolicyConfig, evaluated: Sequence[Item]) -> No
         )
 
 
-def rounds(config: DPORecipe, arguments: Arguments) -> Iterator[DPORecipe]:
-    """The configuration of each round: itself where there is one, else a folder and a policy for each.
+# ---------------------------------------------------------------- rounds
 
-    A round goes on from what the round before saved, which is then DPO's reference too; it samples with
-    another seed. A round that has its report is not run again with --resume.
+
+def rounds(config: DPORecipe, arguments: Arguments) -> Iterator[tuple[DPORecipe, Arguments]]:
+    """The configuration and arguments of each round: themselves where there is one.
+
+    A round has a folder in the run's and goes on from what the round before saved, which is DPO's
+    reference too; it samples with another seed. What was evaluated after the round before is what is
+    before this one. With --resume a round that ended is not run again. After the last one the report of
+    the whole run is written and printed.
+
+    Raises:
+        RunFolderError: see `RunFolder.open`.
     """
-    if config.rounds == 1:
-        yield config
+    if config.rounds == 1 or arguments.dry_run:
+        yield config, arguments
         return
-    top = RunFolder(Path(config.output_dir)).path
-    policy, lora = config.policy, config.lora
+    dpo_settings(config, arguments.path)  # a mistake shows before there is a folder
+    state = _state()
+    top = RunFolder(Path(config.output_dir))
+
+    def open_folder() -> None:
+        nonlocal top
+        top = RunFolder.open(config, config.output_dir, resume=arguments.resume)
+
+    _on_main(state, open_folder)
+    policy, lora, before = config.policy, config.lora, None
     for number in range(1, config.rounds + 1):
-        folder = top / f"round-{number}"
-        if not (arguments.resume and (folder / "report.json").is_file()):
-            yield config.model_copy(
+        folder = top.path / f"{ROUND}{number}"
+        if not _on_main(state, partial(_has_ended, folder, config)):
+            one = config.model_copy(
                 update={
                     "rounds": 1,
                     "output_dir": str(folder),
@@ -248,45 +269,66 @@ def rounds(config: DPORecipe, arguments: Arguments) -> Iterator[DPORecipe]:
                     "seed": (config.seed + number - 1) % 2**32,
                 }
             )
-        trained = next((p for p in (folder / "adapter", folder / "model") if p.is_dir()), None)
-        if trained is None:  # a dry run
-            return
-        policy = config.policy.model_copy(update={"model": str(trained), "revision": None})
-        lora = None if trained.name == "adapter" else config.lora
+            if state.is_main_process:
+                _tell(f"=== round {number} of {config.rounds}")
+            yield one.billed_to(config.bill), replace(arguments, before=before)
+        kind = (
+            "adapter"
+            if config.lora is not None or is_adapter(policy.model, policy.revision)
+            else "model"
+        )
+        policy = config.policy.model_copy(update={"model": str(folder / kind), "revision": None})
+        lora = None
+        before = folder / "after.jsonl"
+    if state.is_main_process:
+        _finish_rounds(config, top)
 
 
-def take_over_evaluation(run: Run) -> None:
-    """Before a later round is what was after the round before: take that instead of computing it again."""
-    trained = Path(run.config.policy.model)
-    previous = trained.parent / "after.jsonl"
-    later = re.fullmatch(r"round-\d+", trained.parent.name) and previous.is_file()
-    if later and run.is_main and run.folder.read("before.jsonl") is None:
-        run.write("before.jsonl", previous.read_text("utf-8"))
-    run.state.wait_for_everyone()
+def _has_ended(folder: Path, config: DPORecipe) -> bool:
+    return (folder / ("report.json" if config.evaluation.parts else "training.json")).is_file()
 
 
-def finish_rounds(config: DPORecipe, arguments: Arguments) -> None:
-    """Write and print a report of before the first round against after the last one."""
-    from accelerate import PartialState
-
-    if config.rounds == 1 or arguments.dry_run or not PartialState().is_main_process:
+def _finish_rounds(config: DPORecipe, top: RunFolder) -> None:
+    """Write and print the report of before the first round against after the last one."""
+    if not config.evaluation.parts:
+        _tell(f"No evaluation was asked for. The rounds are in {top.path}")
         return
-    top = RunFolder(Path(config.output_dir))
-    first, last = top.path / "round-1", top.path / f"round-{config.rounds}"
-    texts = [RunFolder(first).read("before.jsonl"), RunFolder(last).read("after.jsonl")]
-    if None in texts:
-        return
-    before, after = (Evaluation.from_jsonl(text) for text in texts if text is not None)
+    folders = [RunFolder(top.path / f"{ROUND}{n}") for n in range(1, config.rounds + 1)]
+
+    def read(folder: RunFolder, name: str, parse: Callable[[str], T]) -> T:
+        text = folder.read(name)
+        try:
+            return parse(text or "")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise folder.damaged(name, error) from None
+
+    of_rounds = [read(folder, "report.json", json.loads)["facts"] for folder in folders]
+    facts = {
+        "rounds": config.rounds,
+        "report of each round": f"{ROUND}1/report.md, ...",
+        **{
+            f"round {n}": {name: facts[name] for name in OF_ROUNDS if name in facts}
+            for n, facts in enumerate(of_rounds, start=1)
+        },
+    }
     report = reports.build_report(
-        before,
-        after,
-        facts={"rounds": config.rounds, "reports of rounds": "round-*/report.md"},
+        read(folders[0], "before.jsonl", Evaluation.from_jsonl),
+        read(folders[-1], "after.jsonl", Evaluation.from_jsonl),
+        facts=facts,
         max_failure_rate=config.evaluation.max_failure_rate,
         seed=config.seed,
     )
-    top.write("report.json", reports.to_json(report))
     top.write("report.md", reports.to_markdown(report))
-    print(f"== all {config.rounds} rounds\n\n{reports.to_markdown(report)}")  # noqa: T201
+    top.write("report.json", reports.to_json(report))
+    _tell(f"=== all {config.rounds} rounds\n\n{reports.to_markdown(report)}")
+    _tell(f"All of it is in {top.path}")
+
+
+OF_ROUNDS = (
+    "answers sampled", "pairs", "pairs from controls", "pairs by rule", "audit warnings", "steps",
+    "mean training loss",
+)  # fmt: skip
+"""Facts of each round that the report of all rounds repeats."""
 
 
 # ---------------------------------------------------------------- the run
@@ -296,11 +338,9 @@ class Run:
     """One run of a recipe: its folder, its place among the processes, its clock."""
 
     def __init__(self, config: Recipe, arguments: Arguments) -> None:
-        from accelerate import PartialState
-
         self.config = config
         self.arguments = arguments
-        self.state: Any = PartialState(cpu=default_device() == "cpu")
+        self.state: Any = _state()
         self.device: str = self.state.device.type
         if self.device == "cpu":
             _use_all_cores()
@@ -325,31 +365,20 @@ class Run:
         Only it may decide by looking at the folder: others may not see it (another node), and if two
         processes decided differently, one would wait for the other for ever.
         """
-        if self.state.num_processes == 1:
-            return work()
-        from accelerate.utils import broadcast_object_list
+        return _on_main(self.state, work)
 
-        told: list[Any] = [None, None]
-        if self.is_main:
-            try:
-                told = [work(), None]
-            except XYRewardError as error:
-                told = [None, error]
-        broadcast_object_list(told)
-        if told[1] is not None:
-            raise told[1]
-        result: T = told[0]
-        return result
+    def pairs(self, make: Callable[[], PairSet]) -> PairSet:
+        """Pairs that the first process makes, for all: two judges can differ, and cost twice."""
+        if self.state.num_processes == 1:
+            return make()
+        from xyreward.training_pairs import packed, unpacked
+
+        return unpacked(self.on_main(lambda: packed(make())))
 
     def say(self, text: str) -> None:
         """Tell the user what is being done. The first process only."""
-        if not self.is_main:
-            return
-        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-        # A closed pipe, a full disk behind stdout or an ASCII terminal must not end a run of hours.
-        text = printable(text)
-        with suppress(OSError):
-            print(text.encode(encoding, "replace").decode(encoding), flush=True)  # noqa: T201
+        if self.is_main:
+            _tell(text)
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
@@ -438,10 +467,11 @@ class Run:
             trainable=trainable,
         )
 
-    def sample(self, policy: Policy, data: Data) -> list[Candidate]:
-        """Answers of the policy to the train items, for pairs; kept in the folder, and gone on with.
+    def sample(self, policy: Policy, data: Data) -> tuple[list[Candidate], dict[str, Any]]:
+        """Answers of the policy to the train items, for pairs, and facts. Kept in the folder; gone on with.
 
-        Processes share the items. Each keeps a file of its own, since a share may take hours.
+        Processes share the items, and all get all answers. Each keeps a file of its own, since a share may
+        take hours.
         """
         config = self.config
         assert isinstance(config, DPORecipe)
@@ -451,7 +481,7 @@ class Run:
         name = "samples.jsonl" if processes == 1 else f"samples-{rank}-of-{processes}.jsonl"
         share = items[rank::processes]
         bars = _Bars() if self.is_main else None
-        with self.timed(f"sampling {wanted.samples} answers to {len(items)} items"):
+        with self.timed(f"sampling {wanted.samples} answers to each of {len(items)} items"):
             found = sample(
                 policy,
                 share,
@@ -465,17 +495,25 @@ class Run:
                     else lambda n: bars("sampling", n, len(share) * wanted.samples)
                 ),
             )
+            shares = [found]
+            if processes > 1:
+                from accelerate.utils import gather_object
+
+                shares = gather_object(shares)
+        truncated = sum(one.truncated for one in shares)
         self.say(
-            f"== {len(found.candidates)} answers; {found.truncated} reached {wanted.max_new_tokens} tokens"
+            f"== {truncated} of {len(items) * wanted.samples} answers reached {wanted.max_new_tokens} tokens"
             + ("" if wanted.keep_truncated else " and are left out")
         )
-        candidates = list(found.candidates)
-        if processes > 1:
-            from accelerate.utils import gather_object
-
-            candidates = list(gather_object(candidates))
         order = {item.id: n for n, item in enumerate(items)}
-        return sorted(candidates, key=lambda c: order[c.item_id])  # stable: samples keep theirs
+        # Stable: samples of one item keep their order.
+        answers = sorted(
+            (c for one in shares for c in one.candidates), key=lambda c: order[c.item_id]
+        )
+        return answers, {
+            "answers sampled": len(items) * wanted.samples,
+            "answers that reached max_new_tokens": truncated,
+        }
 
     def evaluate(self, name: str, policy: Policy, data: Data) -> Evaluation | None:
         """Evaluate on the held-out items and keep every answer in `<name>.jsonl`.
@@ -510,6 +548,11 @@ class Run:
         """The text of an evaluation that a stopped run finished, once it is known to be whole."""
         file = f"{name}.jsonl"
         text = self.folder.read(file)
+        earlier = self.arguments.before if name == "before" else None
+        if text is None and earlier is not None:
+            text = RunFolder(earlier.parent).read(earlier.name)
+            if text is not None:
+                self.write(file, text)
         if text is None:
             return None
         try:
@@ -554,19 +597,60 @@ class Run:
         self.say(f"All of it is in {self.folder.path}")
 
     def _bill(self) -> dict[str, Any]:
-        """What the judge cost over all processes and resumptions, where it is one that may cost."""
-        if "writing" not in self.config.evaluation.parts:
-            return {}
-        judge = evaluation_judge(self.config)
-        if not isinstance(judge, ModelJudge):
-            return {}
-        spent = judge.store.ledger.spent(judge.run)
-        return {
-            "judge calls": spent.calls,
-            "judge, US dollars": round(spent.settled_usd, 4),
-            "judge, possibly billed at most, US dollars": round(spent.possibly_usd, 4),
-            "judge calls of unknown price": spent.unpriced_calls,
-        }
+        """What judges cost over all processes, resumptions and rounds, where they are such as may cost."""
+        from xyreward.training_pairs import pairs_judge
+
+        judges: dict[str, Judge | None] = {}
+        if "writing" in self.config.evaluation.parts:
+            judges["judge"] = evaluation_judge(self.config)
+        if isinstance(self.config, DPORecipe):
+            judges["judge of pairs"] = pairs_judge(self.config)
+        facts: dict[str, Any] = {}
+        for name, judge in judges.items():
+            if not isinstance(judge, ModelJudge):
+                continue
+            spent = judge.store.ledger.spent(judge.run)
+            facts |= {
+                f"{name} calls": spent.calls,
+                f"{name}, US dollars": round(spent.settled_usd, 4),
+                f"{name}, possibly billed at most, US dollars": round(spent.possibly_usd, 4),
+                f"{name} calls of unknown price": spent.unpriced_calls,
+            }
+        return facts
+
+
+def _state() -> Any:
+    """This process among those of the run."""
+    from accelerate import PartialState
+
+    return PartialState(cpu=default_device() == "cpu", timeout=timedelta(seconds=PATIENCE_S))
+
+
+def _on_main(state: Any, work: Callable[[], T]) -> T:
+    """Let the first process do something and tell the others what came out, errors included."""
+    if state.num_processes == 1:
+        return work()
+    from accelerate.utils import broadcast_object_list
+
+    told: list[Any] = [None, None]
+    if state.is_main_process:
+        try:
+            told = [work(), None]
+        except XYRewardError as error:
+            told = [None, error]
+    broadcast_object_list(told)
+    if told[1] is not None:
+        raise told[1]
+    result: T = told[0]
+    return result
+
+
+def _tell(text: str) -> None:
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    # A closed pipe, a full disk behind stdout or an ASCII terminal must not end a run of hours.
+    text = printable(text)
+    with suppress(OSError):
+        print(text.encode(encoding, "replace").decode(encoding), flush=True)  # noqa: T201
 
 
 def _use_all_cores() -> None:
@@ -650,20 +734,23 @@ def evaluation_judge(config: Recipe) -> Judge:
         )
     if wanted.judge.partition(":")[0] in ("anthropic", "chat", "panel"):
         # Before and after, and every resumption, are one run: its budget holds for all of them.
-        options.setdefault("run", str(Path(config.output_dir).expanduser().resolve()))
+        options.setdefault("run", config.bill)
     return load_judge(wanted.judge, **options)
 
 
-def print_estimate(config: Recipe, data: Data, times: int) -> None:
+def print_estimate(config: Recipe, data: Data, times: int, pairs: str | None = None) -> None:
     """Print what judging would cost and how long it would take, for `--dry-run`. Sends nothing.
 
     Args:
         config: of the recipe.
         data: whose held-out items will be answered.
         times: how many policies are evaluated (2: before and after).
+        pairs: a line on what the pairs would take.
     """
     wanted = config.evaluation
     print(f"{len(data.train)} train items; {len(data.held_out)} held-out items")  # noqa: T201
+    if pairs is not None:
+        print(pairs)  # noqa: T201
     if "writing" not in wanted.parts:
         print("no answer is judged")  # noqa: T201
         return
@@ -720,6 +807,7 @@ def dpo_settings(config: DPORecipe, path: Path) -> tuple[Any, Any]:
         # Named explicitly because TRL's default for the old name makes transformers warn.
         "activation_checkpointing": False,
         "report_to": "none",
+        "ddp_timeout": PATIENCE_S,
         "logging_nan_inf_filter": False,  # True logs a loss that diverged as the mean of those before
         "bf16": bf16_is_fast(device) and not config.dpo.get("fp16", False),
         **config.dpo,
