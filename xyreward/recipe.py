@@ -61,9 +61,10 @@ from xyreward.pairs import PairSet
 from xyreward.pairs.candidates import Candidate
 from xyreward.pairs.guards import TokenGuard
 from xyreward.pairs.sampling import sample
+from xyreward.partial import Partial
 from xyreward.policy import Policy, bf16_is_fast, default_device, load_policy
 from xyreward.rehearsal import culprits, rehearse
-from xyreward.runs import ROUND, RunFolder
+from xyreward.runs import PARTIAL_EVALUATION, ROUND, RunFolder
 from xyreward.sides import Sides, limited, load_sides
 from xyreward.splits import Splits
 
@@ -518,7 +519,8 @@ class Run:
     def evaluate(self, name: str, policy: Policy, data: Data) -> Evaluation | None:
         """Evaluate on the held-out items and keep every answer in `<name>.jsonl`.
 
-        A resumed run reads the file instead. Processes share the items. None where evaluation is
+        A resumed run reads the file instead; where it is not there yet, it goes on after the last batch
+        that is kept. Processes share the items, and each keeps its own batches. None where evaluation is
         switched off.
         """
         config = self.config.evaluation
@@ -526,10 +528,11 @@ class Run:
             return None
         kept = self.on_main(lambda: self._kept(name, data))
         if kept is not None:
-            self.say(f"== evaluation {name}: kept from before")
+            self.say(f"== {_evaluation(name)}: kept from before")
             return Evaluation.from_jsonl(kept)
-        with self.timed(f"evaluation {name}"):
-            mine = data.held_out[self.state.process_index :: self.state.num_processes]
+        mine = data.held_out[self.state.process_index :: self.state.num_processes]
+        with self.timed(_evaluation(name)):
+            partial = self._partial(name, policy, mine)
             part = evaluate(
                 policy,
                 mine,
@@ -539,10 +542,49 @@ class Run:
                 max_new_tokens=config.max_new_tokens,
                 batch_size=config.batch_size,
                 progress=_Bars() if self.is_main else None,
+                partial=partial,
             )
             result = self._gather(part, data.held_out)
         self.write(f"{name}.jsonl", result.to_jsonl())
+        self.state.wait_for_everyone()
+        partial.remove()
+        if self.is_main:  # also those of another number of processes
+            for file in self.folder.path.glob(f"{name}*{PARTIAL_EVALUATION}"):
+                file.unlink(missing_ok=True)
         return result
+
+    def _partial(self, name: str, policy: Policy, items: Sequence[Item]) -> Partial:
+        """The batches of an evaluation that are kept already, of this process's share of the items."""
+        wanted = self.config.evaluation
+        rank, processes = self.state.process_index, self.state.num_processes
+        share = "" if processes == 1 else f"-{rank}-of-{processes}"
+        job = {
+            "policy": self.on_main(lambda: fingerprint(policy.name, self._revision(policy))),
+            "adapter": policy.adapter,
+            "dtype": str(policy.model.dtype),
+            "device": policy.model.device.type,
+            "chat_template_kwargs": dict(policy.chat_template_kwargs),
+            "items": [item.id for item in items],
+            "items hash": items_hash(items)[:12],
+            "max_new_tokens": wanted.max_new_tokens,
+            "batch_size": wanted.batch_size,
+        }
+        found = Partial(self.folder.path / f"{name}{share}{PARTIAL_EVALUATION}", job)
+        if found.other:
+            self.say(
+                f"== {_evaluation(name)}: batches are there, but {', '.join(found.other)} differ; "
+                "computed anew"
+            )
+        elif len(found):
+            self.say(
+                f"== {_evaluation(name)}: going on after {len(found)} batches that were kept, "
+                f"with {found.rows('writing')} of {len(items)} answers"
+            )
+        return found
+
+    def _revision(self, policy: Policy) -> str | None:
+        wanted: PolicyConfig = self.config.policy
+        return wanted.revision if policy.name == wanted.model else None
 
     def _kept(self, name: str, data: Data) -> str | None:
         """The text of an evaluation that a stopped run finished, once it is known to be whole."""
@@ -651,6 +693,11 @@ def _tell(text: str) -> None:
     text = printable(text)
     with suppress(OSError):
         print(text.encode(encoding, "replace").decode(encoding), flush=True)  # noqa: T201
+
+
+def _evaluation(name: str) -> str:
+    """What is said of the evaluation that a file is named after."""
+    return name if name == "evaluation" else f"evaluation {name}"
 
 
 def _use_all_cores() -> None:
