@@ -23,14 +23,14 @@ DEFAULT = Path(__file__).parent.parent / "configs/dpo/quickstart.yaml"
 
 def main() -> None:
     recipe.use_huge_pages()
-    config, arguments = parse_arguments(DPORecipe, DEFAULT)
+    config, arguments = parse_arguments(DPORecipe, DEFAULT, others=recipe.wrong_training)
     for one, its_arguments in recipe.rounds(config, arguments):
         train(one, its_arguments)
 
 
 def train(config: DPORecipe, arguments: Arguments) -> None:
     # Configuration, judges, data, answers and run folder are checked before the policy is loaded.
-    settings, lora = recipe.dpo_settings(config, arguments.path)
+    settings, lora = recipe.dpo_settings(config, arguments.places)
     data = recipe.load_data(config)
     prepared = TrainingPairs(config, data)
     if arguments.dry_run:

@@ -208,7 +208,7 @@ def evaluate(
             "verdicts on the two are not averaged, so evaluate them apart"
         )
 
-    kept = partial or Partial()
+    kept = Partial() if partial is None else partial
 
     def tick(what: str, total: int) -> Callable[[int], object] | None:
         return (lambda done: progress(what, done, total)) if progress else None

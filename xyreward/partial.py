@@ -52,7 +52,8 @@ class Partial:
         if path is not None:
             self._read(path)
 
-    def __len__(self) -> int:
+    @property
+    def batches(self) -> int:
         """Batches that were there at the start."""
         return len(self._found)
 

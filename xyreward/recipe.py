@@ -13,6 +13,8 @@ import importlib.util
 import json
 import math
 import os
+import shlex
+import signal
 import sys
 import time
 import warnings
@@ -29,10 +31,11 @@ from xyreward import report as reports
 from xyreward.config import (
     Arguments,
     DPORecipe,
+    Places,
     PolicyConfig,
     Recipe,
-    check_keys,
-    check_limits,
+    outside_limits,
+    wrong_keys,
 )
 from xyreward.embedded import POLICY_NAME
 from xyreward.errors import (
@@ -154,6 +157,15 @@ def plain_errors() -> Iterator[None]:
             warnings.filterwarnings("default", category=category)
     try:
         yield
+    except KeyboardInterrupt:
+        if os.environ.get("XYREWARD_TRACEBACK"):
+            raise
+        # Nothing is left to do, and a second Ctrl-C shall not spoil the line.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if os.environ.get("RANK", "0") == "0":
+            with suppress(OSError):
+                print(f"\n{printable(how_to_go_on())}", file=sys.stderr, flush=True)  # noqa: T201
+        raise SystemExit(INTERRUPTED) from None
     except (XYRewardError, FileNotFoundError) as error:
         said = f"{type(error).__name__}: {error}"
         _end(said, error)
@@ -164,6 +176,28 @@ def plain_errors() -> Iterator[None]:
             f"{told(error)}. It is a warning that PYTHONWARNINGS or -W made an error; leave that out",
             error,
         )
+
+
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit status after Ctrl-C, as shells have it."""
+
+_begun: list[RunFolder] = []
+"""Folders of the runs of this process, the first one first."""
+
+
+def how_to_go_on() -> str:
+    """What a run that was interrupted keeps, and the command that goes on with it, on one line."""
+    kept = sorted({name for folder in _begun for name in folder.kept()})
+    arguments = [a for a in sys.argv[1:] if a != "--resume"] + ["--resume"] * bool(kept)
+    python = Path(sys.executable)
+    with suppress(ValueError):
+        python = python.relative_to(Path.cwd())
+    command = shlex.join([str(python), sys.argv[0], *arguments])
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        command = "the same command" + " with --resume" * bool(kept)
+    if not kept:
+        return f"Interrupted before anything was computed. Begin again with: {command}"
+    return f"Interrupted. {_begun[0].path} keeps {', '.join(kept)}. Go on with: {command}"
 
 
 def _end(said: str, error: Exception) -> NoReturn:
@@ -248,7 +282,7 @@ def rounds(config: DPORecipe, arguments: Arguments) -> Iterator[tuple[DPORecipe,
     if config.rounds == 1 or arguments.dry_run:
         yield config, arguments
         return
-    dpo_settings(config, arguments.path)  # a mistake shows before there is a folder
+    dpo_settings(config, arguments.places)  # a mistake shows before there is a folder
     state = _state()
     top = RunFolder(Path(config.output_dir))
 
@@ -359,6 +393,7 @@ class Run:
         self.folder = RunFolder.open(
             self.config, self.config.output_dir, resume=self.arguments.resume
         )
+        _begun.append(RunFolder(self.folder.path))  # without its lock
 
     def on_main(self, work: Callable[[], T]) -> T:
         """Let the first process do something and tell the others what came out, errors included.
@@ -575,9 +610,9 @@ class Run:
                 f"== {_evaluation(name)}: batches are there, but {', '.join(found.other)} differ; "
                 "computed anew"
             )
-        elif len(found):
+        elif found.batches:
             self.say(
-                f"== {_evaluation(name)}: going on after {len(found)} batches that were kept, "
+                f"== {_evaluation(name)}: going on after {found.batches} batches that were kept, "
                 f"with {found.rows('writing')} of {len(items)} answers"
             )
         return found
@@ -811,42 +846,70 @@ def print_estimate(config: Recipe, data: Data, times: int, pairs: str | None = N
 # ---------------------------------------------------------------- training
 
 
-def dpo_settings(config: DPORecipe, path: Path) -> tuple[Any, Any]:
+def wrong_training(config: Mapping[str, Any], places: Places) -> list[str]:
+    """What is wrong with the sections `dpo` and `lora`, as far as TRL and peft need no try-out to tell.
+
+    Args:
+        config: with these sections, as YAML gives them; other sections may be wrong in any way.
+        places: where settings were given.
+
+    Returns:
+        Lines of an error message. None where TRL or peft is not installed, which others tell.
+    """
+    try:
+        from peft import LoraConfig
+        from trl import DPOConfig
+    except ImportError:
+        return []
+    sections = (config.get("dpo"), config.get("lora"))
+    dpo, lora = (dict(section) if isinstance(section, Mapping) else {} for section in sections)
+    losses = dpo.get("loss_type", ["sigmoid"])
+    given = {**dpo, "loss_type": [losses] if isinstance(losses, str) else losses}
+    problems = [
+        *wrong_keys(places, "dpo", given, DPOConfig, SET_BY_RECIPE),
+        *wrong_keys(places, "lora", lora, LoraConfig, {}),
+        *outside_limits(places, "dpo", dpo, DPO_LIMITS),
+        *outside_limits(places, "lora", lora, LORA_LIMITS),
+    ]
+    found = given["loss_type"]
+    is_list = isinstance(found, list) and all(isinstance(loss, str) for loss in found)
+    if is_list and (not found or not DPO_LOSSES.issuperset(found)):
+        problems.append(
+            f"{places.of('dpo.loss_type')}: dpo.loss_type: is {losses!r}, expected some of "
+            f"{', '.join(sorted(DPO_LOSSES))}"
+        )
+    start = lora.get("init_lora_weights", True)
+    if start not in LORA_STARTS:
+        problems.append(
+            f"{places.of('lora.init_lora_weights')}: lora.init_lora_weights: is {start!r}, expected one of "
+            f"{', '.join(map(str, LORA_STARTS))}; it changes the policy's own weights, and then neither "
+            "DPO's reference nor the saved adapter belongs to the policy any more"
+        )
+    return problems
+
+
+def dpo_settings(config: DPORecipe, path: Path | Places) -> tuple[Any, Any]:
     """TRL's DPOConfig and peft's LoraConfig (or None) of a configuration, fitted to the machine.
 
     Finds everything about the configuration that can be wrong and shows without loading a model: one
     step is rehearsed on a toy (`rehearsal.py`).
 
     Raises:
-        ConfigError: unknown keys or impossible values of `dpo` or `lora`, a policy that does not exist,
-            `lora` for a policy that is an adapter already.
+        ConfigError: unknown keys or impossible values of `dpo` or `lora` (all of them at once), a policy
+            that does not exist, `lora` for a policy that is an adapter already.
         JudgeError, MissingDependency: the judge cannot be loaded.
     """
     check_installed("accelerate", "datasets", "peft", "scipy", "torch", "transformers", "trl")
     from peft import LoraConfig
     from trl import DPOConfig
 
-    losses = config.dpo.get("loss_type", ["sigmoid"])
-    given = {**config.dpo, "loss_type": [losses] if isinstance(losses, str) else losses}
-    check_keys(path, "dpo", given, DPOConfig, SET_BY_RECIPE)
-    check_keys(path, "lora", config.lora or {}, LoraConfig, {})
-    check_limits(path, "dpo", config.dpo, DPO_LIMITS)
-    check_limits(path, "lora", config.lora or {}, LORA_LIMITS)
-    if not given["loss_type"] or not DPO_LOSSES.issuperset(given["loss_type"]):
-        raise ConfigError(
-            f"{path}: dpo.loss_type: is {losses!r}, expected some of {', '.join(sorted(DPO_LOSSES))}"
-        )
-    start = (config.lora or {}).get("init_lora_weights", True)
-    if start not in LORA_STARTS:
-        raise ConfigError(
-            f"{path}: lora.init_lora_weights: is {start!r}, expected one of "
-            f"{', '.join(map(str, LORA_STARTS))}; it changes the policy's own weights, and then neither "
-            "DPO's reference nor the saved adapter belongs to the policy any more"
-        )
+    places = path if isinstance(path, Places) else Places(path)
+    if problems := wrong_training(config.model_dump(include={"dpo", "lora"}), places):
+        raise ConfigError("\n".join(problems))
     if config.lora is not None and is_adapter(config.policy.model, config.policy.revision):
         raise ConfigError(
-            f"{path}: policy {config.policy.model!r} is an adapter, and training goes on with it as it "
-            "is; set lora: null (a new adapter on top of an old one could not be loaded alone)"
+            f"{places.of('lora')}: policy {config.policy.model!r} is an adapter, and training goes on with "
+            "it as it is; set lora: null (a new adapter on top of an old one could not be loaded alone)"
         )
     check_before_evaluation(config)
     device = default_device()
@@ -866,8 +929,9 @@ def dpo_settings(config: DPORecipe, path: Path) -> tuple[Any, Any]:
     keys = [f"dpo.{key}" for key in config.dpo] + [f"lora.{key}" for key in config.lora or {}]
     for attempt in (rehearse, _construct):
         if (error := attempt(settings, adapter)) is not None:
-            found = " or ".join(culprits(settings, adapter, keys, attempt)) or "dpo"
-            raise ConfigError(f"{path}: {found}: {told(error)}") from error
+            found = culprits(settings, adapter, keys, attempt) or ["dpo"]
+            where = places.of(found[0])
+            raise ConfigError(f"{where}: {' or '.join(found)}: {told(error)}") from error
     return DPOConfig(**settings), None if adapter is None else LoraConfig(**adapter)
 
 
@@ -895,8 +959,10 @@ def building(run: Run, policy: Policy) -> Iterator[None]:
     except XYRewardError:
         raise
     except Exception as error:  # of any of five libraries
-        found = " or ".join(_lora_culprits(run.config, policy)) or "the trainer cannot be built"
-        raise ConfigError(f"{run.arguments.path}: {found}: {told(error)}") from error
+        culprit = _lora_culprits(run.config, policy)
+        where = run.arguments.places.of(culprit[0]) if culprit else run.arguments.path
+        found = " or ".join(culprit) or "the trainer cannot be built"
+        raise ConfigError(f"{where}: {found}: {told(error)}") from error
 
 
 def _lora_culprits(config: Recipe, policy: Policy) -> list[str]:

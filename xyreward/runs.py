@@ -188,6 +188,15 @@ class RunFolder:
             json.dumps(environment(), indent=2) + "\n",
         )
 
+    def kept(self) -> list[str]:
+        """What `--resume` would go on with: names of files and of the newest checkpoint."""
+        names = self._computed()
+        if "checkpoints" in names:
+            newest, _ = self.last_checkpoint()
+            names.remove("checkpoints")
+            names += [Path(newest).name] if newest else []
+        return names
+
     @property
     def trained(self) -> bool:
         """Whether training has left anything to go on from."""
