@@ -583,7 +583,7 @@ class Headline:
     """
 
     value: float | None
-    """None: not to be had; `why` says so."""
+    """None: not to be had; `why` says so. It also says why there is no interval."""
     low: float | None = None
     high: float | None = None
     why: str = ""
@@ -653,9 +653,9 @@ def headline(evaluation: Evaluation, *, max_failure_rate: float = 0.05, seed: in
                 f"more than max_failure_rate={max_failure_rate:.1%}",
             )
     if not direct:
-        return Headline(None, why="n/a: no controls")
+        return Headline(None, why="n/a: no controls; add {source: mini, kinds: [control]} to items")
     if not served:
-        return Headline(None, why="n/a: no xy items")
+        return Headline(None, why="n/a: no items with a hidden goal (kind xy); add some to items")
     return _sum(
         _mean(served, evaluation, (0, 1), seed), _mean(direct, evaluation, (0, 1), seed), -1
     )
@@ -689,7 +689,7 @@ def _sum(first: Estimate | None, second: Estimate | None, offset: float) -> Head
         return Headline(None, why="n/a: no item was judged both times")
     value = first.value + second.value + offset
     if first.low is None or first.high is None or second.low is None or second.high is None:
-        return Headline(value)
+        return Headline(value, why=first.why or second.why)
     return Headline(
         value,
         value - math.hypot(first.value - first.low, second.value - second.low),
