@@ -395,6 +395,9 @@ def load_policy(
         with loading(name, folder), warnings.catch_warnings():
             warnings.filterwarnings("error", message="Found missing adapter keys")
             model = PeftModel.from_pretrained(model, folder, is_trainable=trainable)
+            for config in model.peft_config.values():
+                # A recipe's adapter names its base; peft looks for the base's files when it saves again.
+                config.base_model_name_or_path = base_folder
             if not trainable and dtype == "float32" and _is_lora(model):
                 # A sixth of the time of an evaluation. Sums of log-probabilities change by less than
                 # 2e-4 nats in float32; in bfloat16 small steps of training would be rounded away.

@@ -52,7 +52,7 @@ from xyreward.items import Item, items_hash
 from xyreward.judges import Judge, described, load_judge
 from xyreward.judges.model import ModelJudge
 from xyreward.locate import (
-    MARK,
+    Mark,
     fingerprint,
     is_adapter,
     mark_of_training,
@@ -60,6 +60,7 @@ from xyreward.locate import (
     trained_on,
 )
 from xyreward.markdown import printable
+from xyreward.model_card import CARD, add_report, model_card, write_card
 from xyreward.pairs import PairSet
 from xyreward.pairs.candidates import Candidate
 from xyreward.pairs.guards import TokenGuard
@@ -670,8 +671,25 @@ class Run:
         )
         self.write("report.md", reports.to_markdown(report))
         self.write("report.json", reports.to_json(report))
+        self._complete_cards(report)
         self.say("\n" + reports.to_markdown(report))
         self.say(f"All of it is in {self.folder.path}")
+
+    def card(self, mark: Mark, pairs: PairSet, facts: Mapping[str, Any], *, adapter: bool) -> str:
+        """The card of what is trained; see `model_card`."""
+        recorded = json.loads(self.folder.read("data.json") or "{}")
+        wanted = ("policy hash", "train items", "train hash", "held-out hash", "splits hash")
+        known = {key: recorded[key] for key in wanted if key in recorded}
+        settings: Mapping[str, Any] = getattr(self.config, "dpo", {})
+        return model_card(mark, pairs, {**known, **facts}, settings, adapter=adapter)
+
+    def _complete_cards(self, report: Mapping[str, Any]) -> None:
+        """Put the report into the card of what was trained, without names of this machine's folders."""
+        if "after" not in report["policies"]:
+            return
+        named = {**report, "policies": {"before": "the base", "after": "this"}, "facts": {}}
+        for name in ("adapter", "model"):
+            add_report(self.folder.path / name, reports.to_markdown(named))
 
     def _bill(self) -> dict[str, Any]:
         """What judges cost over all processes, resumptions and rounds, where they are such as may cost."""
@@ -1039,7 +1057,7 @@ def fit(
     """Train `policy` with `trainer`, from the last checkpoint where there is one, and save the result.
 
     Beside every adapter or model that is saved, checkpoints included, lies a mark of what it was trained
-    on (`locate.Mark`).
+    on (`locate.Mark`) and a card (`model_card.py`).
 
     Returns:
         The folder of the adapter (or of the model, where all weights were trained), and facts.
@@ -1058,8 +1076,8 @@ def fit(
         lambda: mark_of_training(
             wanted.model, wanted.revision, policy.chat_template_kwargs, _hashes(pairs, data)
         )
-    ).to_json()
-    trainer.add_callback(_marks_checkpoints(mark))
+    )
+    trainer.add_callback(_marks_checkpoints(run, mark, pairs, adapter=kind == "adapter"))
     checkpoint, damaged = run.on_main(run.folder.last_checkpoint)
     if damaged:
         run.say(f"== {', '.join(damaged)}: not whole, left out")
@@ -1076,7 +1094,7 @@ def fit(
         "precision": "bf16" if trainer.args.bf16 else "fp16" if trainer.args.fp16 else "fp32",
     }
     if run.is_main:
-        (target / MARK).write_text(mark, "utf-8")
+        write_card(target, run.card(mark, pairs, facts, adapter=kind == "adapter"), mark)
         log = (json.dumps(entry) + "\n" for entry in trainer.state.log_history)
         run.write("log.jsonl", "".join(log))
         run.write("training.json", json.dumps(facts) + "\n")
@@ -1092,15 +1110,18 @@ def _hashes(pairs: PairSet, data: Data) -> list[str]:
     return [key for key, placement in placements.items() if placement.cluster in clusters]
 
 
-def _marks_checkpoints(mark: str) -> Any:
-    """A callback of the trainer that puts the mark into every checkpoint."""
+def _marks_checkpoints(run: Run, mark: Mark, pairs: PairSet, *, adapter: bool) -> Any:
+    """A callback of the trainer that puts mark and card into every checkpoint."""
     from transformers import TrainerCallback
 
     class Marks(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
         def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             if state.is_world_process_zero and folder.is_dir():
-                (folder / MARK).write_text(mark, "utf-8")
+                steps = {"checkpoint after steps": state.global_step}
+                write_card(folder, run.card(mark, pairs, steps, adapter=adapter), mark)
+                # TRL's card of all checkpoints, which says nothing but a folder's name.
+                (Path(args.output_dir) / CARD).unlink(missing_ok=True)
 
     return Marks()
 
