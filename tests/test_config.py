@@ -166,7 +166,7 @@ def test_a_wrong_value_is_an_error_with_place_and_what_was_found(
 
 def test_an_empty_output_folder_is_an_error(file: Path) -> None:
     assert refused(file, "", 'output_dir=""') == (
-        f"{file}: output_dir: String should have at least 1 character (found '')"
+        "command line: output_dir: String should have at least 1 character (found '')"
     )
 
 

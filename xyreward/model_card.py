@@ -57,7 +57,8 @@ def model_card(
         f"# {base}, trained towards the goal behind a question",
         "",
         f"{'An adapter' if adapter else 'A model'} that DPO made of {base} with xyreward: "
-        "chosen answers serve what a user is after, rejected ones only what was literally asked; of controls, where that is the same, chosen answers are direct.",
+        "chosen answers serve what a user is after, rejected ones only what was literally asked; of "
+        "controls, where that is the same, chosen answers are direct.",
         "",
         "## Load",
         "",

@@ -133,6 +133,12 @@ LORA_STARTS = (True, False, "gaussian", "eva", "orthogonal")
 """Values of `init_lora_weights` that leave the policy's own weights alone."""
 
 
+def say_hello() -> None:
+    """Tell at once that something goes on: importing takes a minute where a machine is busy."""
+    if os.environ.get("RANK", "0") == "0":
+        _tell("== loading PyTorch and checking the configuration")
+
+
 def use_huge_pages() -> None:
     """Let PyTorch put large CPU tensors on huge pages (Linux; elsewhere nothing reads the variable).
 
@@ -183,12 +189,12 @@ INTERRUPTED = 128 + signal.SIGINT
 """Exit status after Ctrl-C, as shells have it."""
 
 _begun: list[RunFolder] = []
-"""Folders of the runs of this process, the first one first."""
+"""Folders that this process runs in, the first one first; of several rounds it is that of the whole."""
 
 
 def how_to_go_on() -> str:
     """What a run that was interrupted keeps, and the command that goes on with it, on one line."""
-    kept = sorted({name for folder in _begun for name in folder.kept()})
+    kept = _begun[0].kept() if _begun else []
     arguments = [a for a in sys.argv[1:] if a != "--resume"] + ["--resume"] * bool(kept)
     python = Path(sys.executable)
     with suppress(ValueError):
@@ -290,6 +296,7 @@ def rounds(config: DPORecipe, arguments: Arguments) -> Iterator[tuple[DPORecipe,
     def open_folder() -> None:
         nonlocal top
         top = RunFolder.open(config, config.output_dir, resume=arguments.resume)
+        _begun.append(RunFolder(top.path))
 
     _on_main(state, open_folder)
     policy, lora, before = config.policy, config.lora, None
@@ -838,27 +845,88 @@ def evaluation_judge(config: Recipe) -> Judge:
     return load_judge(wanted.judge, **options)
 
 
-def print_estimate(config: Recipe, data: Data, times: int, pairs: str | None = None) -> None:
-    """Print what judging would cost and how long it would take, for `--dry-run`. Sends nothing.
+def print_estimate(
+    config: Recipe, data: Data, times: int, pairs: str | None = None, plan: Sequence[str] = ()
+) -> None:
+    """Print what a run would do, what judging would cost and how long it would take. Sends nothing.
 
     Args:
         config: of the recipe.
         data: whose held-out items will be answered.
         times: how many policies are evaluated (2: before and after).
         pairs: a line on what the pairs would take.
+        plan: further lines, of the training.
     """
     wanted = config.evaluation
-    print(f"{len(data.train)} train items; {len(data.held_out)} held-out items")  # noqa: T201
-    if pairs is not None:
-        print(pairs)  # noqa: T201
+    dev = data.sides.select("dev")
+    lines = [
+        f"{len(data.train)} train items: {_kinds(data.train)}",
+        f"{len(dev)} dev items: {_kinds(dev)}",
+        f"{len(data.held_out)} held-out items ({wanted.split}): {_kinds(data.held_out)}",
+        *([pairs] if pairs else []),
+        *plan,
+        f"run folder: {RunFolder(Path(config.output_dir)).path}",
+        *(f"warning: {warning}" for warning in control_warnings(config, data)),
+    ]
     if "writing" not in wanted.parts:
-        print("no answer is judged")  # noqa: T201
-        return
-    judge = evaluation_judge(config)
-    # Answers are not written yet: their length is the longest allowed, at four characters a token.
-    answers = [f"{n} " + "word " * (wanted.max_new_tokens * 4 // 5) for n in range(times)]
-    items = [item for item in data.held_out for _ in answers]
-    print(described(judge, items, answers * len(data.held_out)))  # noqa: T201
+        lines.append("no answer is judged")
+    else:
+        judge = evaluation_judge(config)
+        # Answers are not written yet: their length is the longest allowed, at four characters a token.
+        answers = [f"{n} " + "word " * (wanted.max_new_tokens * 4 // 5) for n in range(times)]
+        items = [item for item in data.held_out for _ in answers]
+        lines.append(described(judge, items, answers * len(data.held_out)))
+    for line in lines:
+        _tell(line)
+
+
+def _kinds(items: Sequence[Item]) -> str:
+    controls = sum(item.kind == "control" for item in items)
+    return f"{len(items) - controls} with a hidden goal, {controls} controls"
+
+
+def planned_steps(settings: Any, pairs: int) -> str:
+    """A line on the steps of training on so many pairs, as the trainer counts them."""
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    at_once = (
+        settings.per_device_train_batch_size * processes * settings.gradient_accumulation_steps
+    )
+    steps = settings.max_steps
+    if steps <= 0:
+        batches = math.ceil(pairs / (settings.per_device_train_batch_size * processes))
+        of_epoch = max(1, math.ceil(batches / settings.gradient_accumulation_steps))
+        steps = math.ceil(settings.num_train_epochs * of_epoch)
+    return f"{steps} steps of {at_once} pairs, if all fit into max_length"
+
+
+def control_warnings(config: Recipe, data: Data, pairs: PairSet | None = None) -> list[str]:
+    """What a run without controls, or with too few, will lack, in sentences.
+
+    Args:
+        config: of the recipe.
+        data: of the recipe.
+        pairs: the pairs trained on, where they are known.
+    """
+    advice = "add {source: mini, kinds: [control]} to items"
+    warned = []
+    if isinstance(config, DPORecipe) and config.pairs.built is None:
+        asked = config.pairs.control_share
+        there = sum(item.kind == "control" for item in data.train)
+        if asked and not there:
+            warned.append(
+                f"control_share {asked} asked, 0 controls there: it will learn to see a hidden goal in every "
+                f"question; {advice}, or set pairs.control_share to 0"
+            )
+        elif asked and pairs is not None and pairs.control_share < asked / 2:
+            warned.append(
+                f"control_share {asked} asked, {pairs.control_share:.2f} of the pairs are of controls: too few "
+                f"of the {there} controls have a direct and an overcorrecting answer; {advice}"
+            )
+    if "writing" in config.evaluation.parts and not any(i.kind == "control" for i in data.held_out):
+        warned.append(
+            f"no controls among the held-out items, so there will be no headline; {advice}"
+        )
+    return warned
 
 
 # ---------------------------------------------------------------- training

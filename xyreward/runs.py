@@ -190,11 +190,14 @@ class RunFolder:
 
     def kept(self) -> list[str]:
         """What `--resume` would go on with: names of files and of the newest checkpoint."""
-        names = self._computed()
-        if "checkpoints" in names:
-            newest, _ = self.last_checkpoint()
-            names.remove("checkpoints")
-            names += [Path(newest).name] if newest else []
+        names = []
+        for name in self._computed():
+            above, _, own = name.rpartition("/")
+            if own == "checkpoints":
+                newest, _ = RunFolder(self.path / above).last_checkpoint()
+                names += [str(Path(above, Path(newest).name))] if newest else []
+            else:
+                names.append(name)
         return names
 
     @property
