@@ -162,6 +162,8 @@ def plain_errors() -> Iterator[None]:
     if any(action == "error" for action, *_ in warnings.filters):
         for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning):
             warnings.filterwarnings("default", category=category)
+    # Between transformers and peft or TRL, at every start.
+    warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
     try:
         yield
     except KeyboardInterrupt:
@@ -919,8 +921,8 @@ def control_warnings(config: Recipe, data: Data, pairs: PairSet | None = None) -
             )
         elif asked and pairs is not None and pairs.control_share < asked / 2:
             warned.append(
-                f"control_share {asked} asked, {pairs.control_share:.2f} of the pairs are of controls: too few "
-                f"of the {there} controls have a direct and an overcorrecting answer; {advice}"
+                f"control_share {asked} asked, {pairs.control_share:.2f} of the pairs are of controls: too "
+                f"few of the {there} controls have a direct and an overcorrecting answer; {advice}"
             )
     if "writing" in config.evaluation.parts and not any(i.kind == "control" for i in data.held_out):
         warned.append(
