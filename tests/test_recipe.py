@@ -814,3 +814,73 @@ def test_a_dry_run_of_rounds_tells_what_all_of_them_would_take(
     said = capsys.readouterr().out
     assert "pairs of 48 answers, judged by local: makes no calls" in said
     assert not (tmp_path / "run").exists()
+
+
+# ---------------------------------------------------------------- what is told before
+
+
+def xy_only(tmp_path: Path, tiny: str, **changes: Any) -> DPORecipe:
+    changes = {"evaluation": {"limit": 2}, **changes}
+    return config(tmp_path, tiny, items=[{"source": "mini", "kinds": ["xy"]}], **changes)
+
+
+def test_items_without_controls_are_warned_of_with_what_to_add(tmp_path: Path, tiny: str) -> None:
+    pairs = {"rule": {"rejected_kinds": ["literal"]}, "control_share": 0.27}
+    wanted = xy_only(tmp_path, tiny, pairs=pairs)
+    data = recipe.load_data(wanted)
+    training, headline = recipe.control_warnings(wanted, data)
+    assert training.startswith("control_share 0.27 asked, 0 controls there: ")
+    assert "add {source: mini, kinds: [control]} to items" in training
+    assert headline.startswith("no controls among the held-out items, so there will be no headline")
+    none = xy_only(tmp_path, tiny, pairs={"control_share": 0.0}, evaluation={"parts": []})
+    assert recipe.control_warnings(none, data) == []
+    both = config(tmp_path, tiny, evaluation={"limit": 2})
+    data = recipe.load_data(both)
+    assert recipe.control_warnings(both, data) == []
+    few = training_pairs.make_pairs(none, data)
+    (warning,) = recipe.control_warnings(both, data, few)
+    assert warning.startswith("control_share 0.25 asked, 0.00 of the pairs are of controls")
+
+
+def test_a_dry_run_tells_items_pairs_steps_and_the_folder(
+    tmp_path: Path, tiny: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dpo = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    wanted = config(tmp_path, tiny, dpo=dpo)
+    settings, _ = recipe.dpo_settings(wanted, PATH)
+    data = recipe.load_data(wanted)
+    prepared = training_pairs.TrainingPairs(wanted, data)
+    recipe.print_estimate(wanted, data, 2, prepared.estimate(), prepared.plan(settings))
+    said = capsys.readouterr().out
+    assert "144 train items: 97 with a hidden goal, 47 controls\n" in said
+    assert "36 dev items: 24 with a hidden goal, 12 controls\n" in said
+    assert "4 held-out items (test): 2 with a hidden goal, 2 controls\n" in said
+    assert "6 pairs, 33% from controls" in said or "6 pairs, 17% from controls" in said
+    assert f"run folder: {tmp_path / 'run'}\n" in said
+    assert "warning" not in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "pairs"),
+    [
+        ({}, 6),
+        ({"per_device_train_batch_size": 4}, 6),
+        ({"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4}, 6),
+        ({"num_train_epochs": 2.5, "per_device_train_batch_size": 2}, 6),
+        ({"max_steps": 3}, 6),
+    ],
+)
+def test_the_planned_steps_are_those_of_the_trainer(
+    tmp_path: Path, tiny: str, changes: dict[str, Any], pairs: int
+) -> None:
+    wanted = config(tmp_path, tiny, dpo={"num_train_epochs": 1, **changes, "max_length": 64})
+    settings, lora = recipe.dpo_settings(wanted, PATH)
+    data = recipe.load_data(wanted)
+    made = training_pairs.make_pairs(wanted, data)
+    assert len(made.pairs) == pairs
+    run = recipe.Run(wanted, Arguments(PATH, resume=False))
+    policy = run.load_policy(trainable=True)
+    trainer = trainer_of(run, policy, made, settings, lora)
+    trainer.train()
+    assert recipe.planned_steps(settings, pairs).startswith(f"{trainer.state.global_step} steps")
