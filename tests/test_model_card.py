@@ -33,14 +33,14 @@ def test_the_card_says_base_counts_hashes_and_licences(pairs: PairSet) -> None:
     assert pairs.hash[:12] in text
     assert "- steps: 7\n- train hash: 0123456789ab\n- beta: 0.1\n" in text
     assert f"Apache-2.0 ({len(pairs.pairs)} pairs)" in text
-    assert "ada" not in text
+    assert "/ada" not in text
 
 
 @pytest.mark.parametrize("name", ["/home/ada/models/base", POLICY_NAME])
 def test_a_base_that_no_hub_has_is_named_without_its_folder(name: str, pairs: PairSet) -> None:
     text = card(Mark(name), pairs)
     assert "base_model" not in text.split("---\n")[1]
-    assert "ada" not in text
+    assert "/ada" not in text
     assert f"`{name.rpartition('/')[2]}`" in text
 
 
@@ -57,7 +57,7 @@ def test_an_adapter_names_its_base_and_not_the_folder_of_a_cache(
     for mark in (Mark(POLICY_NAME), Mark("owner/base", "abc")):
         write_card(folder, card(mark, pairs), mark)
         for file in folder.iterdir():
-            assert "ada" not in file.read_text()
+            assert "/ada" not in file.read_text()
         assert base_of_adapter(str(folder)) == mark
         (folder / "xyreward.json").unlink()  # without the mark, too
         assert base_of_adapter(str(folder)) == mark
