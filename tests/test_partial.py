@@ -149,8 +149,10 @@ from xyreward.policy import Policy
 original, batches = Policy._generate, []
 def generate(*arguments):
     batches.append(arguments)
-    if len(batches) == 3:
+    if len(batches) == 3 and "GO_ON" not in os.environ:
         os.kill(os.getpid(), signal.SIGKILL)
+    with open(f"{os.environ['COUNTS']}-{os.environ.get('RANK', '0')}", "a") as counts:
+        counts.write("x" * len(arguments[1]))
     return original(*arguments)
 Policy._generate = generate
 runpy.run_path("recipes/evaluate.py", run_name="__main__")
@@ -170,7 +172,7 @@ def test_a_killed_evaluation_goes_on_and_ends_with_the_same_bytes(
     process = subprocess.run(
         [sys.executable, "-c", KILLED_IN_ITS_THIRD_BATCH, "--config", path],
         cwd=ROOT,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "COUNTS": str(tmp_path / "counts")},
         capture_output=True,
         check=False,
     )
@@ -235,3 +237,44 @@ def test_other_weights_are_answered_for_anew(
         "policy",
     )
     assert "but policy differ; computed anew" in capsys.readouterr().out
+
+
+def test_two_processes_that_are_killed_keep_a_file_each(tmp_path: Path, tiny: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(KILLED_IN_ITS_THIRD_BATCH)
+
+    def launch(name: str, *arguments: str, go_on: bool) -> int:
+        wanted = config(tmp_path / name, tiny, batch_size=1, parts=["writing"])
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(json.dumps(wanted.model_dump(mode="json")))
+        torchrun = Path(sys.executable).parent / "torchrun"
+        return subprocess.run(
+            [torchrun, "--standalone", "--nproc_per_node=2", script, "--config", path, *arguments],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                **({"GO_ON": "1"} if go_on else {}),
+                "HF_HUB_OFFLINE": "1",
+                "COUNTS": str(tmp_path / f"{name}-counts"),
+            },
+            capture_output=True,
+            check=False,
+        ).returncode
+
+    def generated(name: str) -> int:
+        return sum(len(file.read_text()) for file in tmp_path.glob(f"{name}-counts-*"))
+
+    assert launch("straight", go_on=True) == 0
+    assert launch("killed", go_on=False) != 0
+    kept = sorted((tmp_path / "killed").glob("*.unfinished.jsonl"))
+    assert {file.name for file in kept} <= {
+        f"evaluation-{rank}-of-2.unfinished.jsonl" for rank in (0, 1)
+    }
+    batches = sum(file.read_bytes().count(b"\n") - 1 for file in kept)
+    assert batches >= 2  # of the one that killed itself; the other was ended with it
+    before = generated("killed")
+    assert launch("killed", "--resume", go_on=True) == 0
+    assert generated("killed") - before == generated("straight") - batches == 6 - batches
+    names = [tmp_path / name / "evaluation.jsonl" for name in ("straight", "killed")]
+    assert names[0].read_bytes() == names[1].read_bytes()
+    assert not list((tmp_path / "killed").glob("*.unfinished.jsonl"))

@@ -413,7 +413,7 @@ def parse_arguments(
         overrides.append("evaluation.parts=[]")
         flags["evaluation.parts"] = "--skip-eval"
     return load_config(recipe, args.config, overrides, flags, others), Arguments(
-        args.config, args.resume, args.dry_run, flags
+        args.config, args.resume, args.dry_run, flags=flags
     )
 
 

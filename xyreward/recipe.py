@@ -171,6 +171,7 @@ def plain_errors() -> Iterator[None]:
             raise
         # Nothing is left to do, and a second Ctrl-C shall not spoil the line.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _close_bars()
         if os.environ.get("RANK", "0") == "0":
             with suppress(OSError):
                 print(f"\n{printable(how_to_go_on())}", file=sys.stderr, flush=True)  # noqa: T201
@@ -185,6 +186,13 @@ def plain_errors() -> Iterator[None]:
             f"{told(error)}. It is a warning that PYTHONWARNINGS or -W made an error; leave that out",
             error,
         )
+
+
+def _close_bars() -> None:
+    """Leave progress bars where they stand: at exit each would be drawn once more, below the last word."""
+    if (tqdm := getattr(sys.modules.get("tqdm"), "tqdm", None)) is not None:
+        for bar in list(getattr(tqdm, "_instances", ())):
+            bar.close()
 
 
 INTERRUPTED = 128 + signal.SIGINT
