@@ -337,7 +337,7 @@ def test_a_set_that_cannot_be_is_named(file: Path, override: str, message: str) 
 
 def test_a_misspelt_key_of_set_is_an_error_like_one_in_the_file(file: Path) -> None:
     message = refused(file, "", "evaluation.batch=4")
-    assert message == f"{file}: evaluation.batch: unknown key; did you mean 'batch_size'?"
+    assert message == "command line: evaluation.batch: unknown key; did you mean 'batch_size'?"
 
 
 # ---------------------------------------------------------------- command line
