@@ -874,7 +874,7 @@ def test_a_dry_run_tells_items_pairs_steps_and_the_folder(
 def test_the_planned_steps_are_those_of_the_trainer(
     tmp_path: Path, tiny: str, changes: dict[str, Any], pairs: int
 ) -> None:
-    wanted = config(tmp_path, tiny, dpo={"num_train_epochs": 1, **changes, "max_length": 64})
+    wanted = config(tmp_path, tiny, dpo={"num_train_epochs": 1, **changes, "max_length": 2048})
     settings, lora = recipe.dpo_settings(wanted, PATH)
     data = recipe.load_data(wanted)
     made = training_pairs.make_pairs(wanted, data)

@@ -74,6 +74,9 @@ from xyreward.splits import Splits
 
 T = TypeVar("T")
 
+Card = Callable[[Mapping[str, Any]], str]
+"""Facts to the text of a card."""
+
 SET_BY_RECIPE: Mapping[str, str] = {
     "output_dir": "use the top-level output_dir",
     "seed": "use the top-level seed",
@@ -692,13 +695,16 @@ class Run:
         self.say("\n" + reports.to_markdown(report))
         self.say(f"All of it is in {self.folder.path}")
 
-    def card(self, mark: Mark, pairs: PairSet, facts: Mapping[str, Any], *, adapter: bool) -> str:
-        """The card of what is trained; see `model_card`."""
+    def card(self, mark: Mark, pairs: PairSet, *, adapter: bool) -> Card:
+        """What makes the card of something trained from further facts; see `model_card`.
+
+        It does not hold the run: the trainer, which is full of cycles, would keep the folder's lock.
+        """
         recorded = json.loads(self.folder.read("data.json") or "{}")
         wanted = ("policy hash", "train items", "train hash", "held-out hash", "splits hash")
         known = {key: recorded[key] for key in wanted if key in recorded}
         settings: Mapping[str, Any] = getattr(self.config, "dpo", {})
-        return model_card(mark, pairs, {**known, **facts}, settings, adapter=adapter)
+        return lambda facts: model_card(mark, pairs, {**known, **facts}, settings, adapter=adapter)
 
     def _complete_cards(self, report: Mapping[str, Any]) -> None:
         """Put the report into the card of what was trained, without names of this machine's folders."""
@@ -1155,7 +1161,8 @@ def fit(
             wanted.model, wanted.revision, policy.chat_template_kwargs, _hashes(pairs, data)
         )
     )
-    trainer.add_callback(_marks_checkpoints(run, mark, pairs, adapter=kind == "adapter"))
+    card = run.card(mark, pairs, adapter=kind == "adapter")
+    trainer.add_callback(_marks_checkpoints(mark, card))
     checkpoint, damaged = run.on_main(run.folder.last_checkpoint)
     if damaged:
         run.say(f"== {', '.join(damaged)}: not whole, left out")
@@ -1172,7 +1179,7 @@ def fit(
         "precision": "bf16" if trainer.args.bf16 else "fp16" if trainer.args.fp16 else "fp32",
     }
     if run.is_main:
-        write_card(target, run.card(mark, pairs, facts, adapter=kind == "adapter"), mark)
+        write_card(target, card(facts), mark)
         log = (json.dumps(entry) + "\n" for entry in trainer.state.log_history)
         run.write("log.jsonl", "".join(log))
         run.write("training.json", json.dumps(facts) + "\n")
@@ -1188,7 +1195,7 @@ def _hashes(pairs: PairSet, data: Data) -> list[str]:
     return [key for key, placement in placements.items() if placement.cluster in clusters]
 
 
-def _marks_checkpoints(run: Run, mark: Mark, pairs: PairSet, *, adapter: bool) -> Any:
+def _marks_checkpoints(mark: Mark, card: Card) -> Any:
     """A callback of the trainer that puts mark and card into every checkpoint."""
     from transformers import TrainerCallback
 
@@ -1196,8 +1203,7 @@ def _marks_checkpoints(run: Run, mark: Mark, pairs: PairSet, *, adapter: bool) -
         def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             if state.is_world_process_zero and folder.is_dir():
-                steps = {"checkpoint after steps": state.global_step}
-                write_card(folder, run.card(mark, pairs, steps, adapter=adapter), mark)
+                write_card(folder, card({"checkpoint after steps": state.global_step}), mark)
                 # TRL's card of all checkpoints, which says nothing but a folder's name.
                 (Path(args.output_dir) / CARD).unlink(missing_ok=True)
 
