@@ -104,6 +104,8 @@ def test_what_is_beside_the_trained_policy_names_no_folder_and_has_the_report(
         assert str(run.parent) not in card
         assert "Model Card for Model ID" not in card
         assert "- 8 pairs of 8 items, 25% from controls" in card
+    for file in (run / "adapter").iterdir():
+        assert str(run.parent).encode() not in file.read_bytes(), file.name
     card = (run / "adapter/README.md").read_text()
     table = (run / "report.md").read_text().partition("Headline")[2].partition("## Facts")[0]
     assert table.strip() in card

@@ -1180,6 +1180,8 @@ def fit(
     }
     if run.is_main:
         write_card(target, card(facts), mark)
+        # A pickle of TRL's settings, with the run's folder; config.yaml has them.
+        (target / "training_args.bin").unlink(missing_ok=True)
         log = (json.dumps(entry) + "\n" for entry in trainer.state.log_history)
         run.write("log.jsonl", "".join(log))
         run.write("training.json", json.dumps(facts) + "\n")
