@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from xyreward.markdown import code, plain
-from xyreward.stats import Estimate, mean, of_sums
+from xyreward.stats import Estimate, of_sums
 
 SCHEMA = 1
 """Of `to_dict`. Raised where a key changes its meaning or goes."""
@@ -170,7 +170,6 @@ class _On:
         self._place = {category: i for i, category in enumerate(categories)}
         self._k = len(categories)
         self._seed = seed
-        self._names = list(ratings.clusters)
         order: dict[str, int] = {}
         self._cluster = np.array(
             [order.setdefault(name, len(order)) for name in ratings.clusters], dtype=int
@@ -191,12 +190,7 @@ class _On:
             first=first.name,
             second=second.name,
             n=len(both),
-            agreement=mean(
-                (a[both] == b[both]).astype(float).tolist(),
-                [self._names[i] for i in both],
-                bounds=(0, 1),
-                seed=self._seed,
-            ),
+            agreement=self.mean_agreement([(first, second)]),
             kappa=self._of(*self._kappa_sums([(a, b)]), n=len(both)),
             alpha=self._alpha([a, b]),
             confusion=tuple(tuple(map(int, row)) for row in confusion),
