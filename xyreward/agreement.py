@@ -10,7 +10,7 @@ Not here: reading labels from files (`ratings.py`), keeping figures (`calibrate.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from itertools import combinations
@@ -25,6 +25,9 @@ SCHEMA = 1
 """Of `to_dict`. Raised where a key changes its meaning or goes."""
 
 Role = Literal["human", "judge"]
+
+Judged = tuple[str, str, bool]
+"""A judge's name, its rubric version, and whether goals came with the items."""
 
 
 class Gap(Enum):
@@ -338,13 +341,25 @@ def _with_failures(people: Sequence[Rater], judge: Rater) -> float | None:
 def to_dict(
     labels: Sequence[LabelFigures],
     *,
+    judges: Mapping[str, Judged] | None = None,
     sources: Sequence[dict[str, Any]] = (),
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The figures as JSON-ready data, described in docs/agree.md."""
+    """The figures as JSON-ready data, described in docs/agree.md.
+
+    Args:
+        labels: the figures.
+        judges: shown name -> which judge with which rubric that is, where it is known.
+        sources: files with their hashes.
+        notes: what is to be known beside the figures.
+    """
     return {
         "schema": SCHEMA,
         "sources": list(sources),
+        "judges": {
+            shown: {"judge": name, "rubric_version": version, "grounded": grounded}
+            for shown, (name, version, grounded) in (judges or {}).items()
+        },
         "labels": {one.label: _of_label(one) for one in labels},
         "notes": list(notes),
     }
@@ -356,9 +371,18 @@ def _of_label(one: LabelFigures) -> dict[str, Any]:
     return data
 
 
-def to_markdown(labels: Sequence[LabelFigures], *, notes: Sequence[str] = ()) -> str:
+def to_markdown(
+    labels: Sequence[LabelFigures],
+    *,
+    judges: Mapping[str, Judged] | None = None,
+    notes: Sequence[str] = (),
+) -> str:
     """The figures as tables. Shares in %, brackets are 95 % intervals over clusters."""
     out = []
+    for shown, (_, version, grounded) in (judges or {}).items():
+        inferred = "" if grounded else "; it inferred the goals itself"
+        out.append(f"- {code(shown)}: rubric {code(version or 'unknown')}{inferred}")
+    out += [""] if out else []
     if len(labels) > 1:
         out += [*_summary(labels), ""]
     for one in labels:

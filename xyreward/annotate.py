@@ -48,15 +48,17 @@ def sheet(
     rows: Iterable[tuple[Mapping[str, Any], Item]],
     *,
     seed: int = 0,
-    grounding: bool = True,
+    notes: bool = True,
+    limit: int | None = None,
 ) -> Sheet:
     """Make the page.
 
     Args:
         rows: each with its `answer`, and its item; see `score_file.AnswersFile`.
-        seed: of the order.
-        grounding: whether the item's requests, misconception and solutions are in the page. People who
-            know the domain may do without; agreement with a judge that sees them is then lower.
+        seed: of the order, and of what is drawn where there is a limit.
+        notes: whether the item's requests, misconception and solutions are in the page. People who know the
+            domain may do without; they then say how a judge does that has to infer them, too.
+        limit: how many answers at most.
 
     Raises:
         DataError: there is nothing to label.
@@ -68,7 +70,7 @@ def sheet(
         if not answer.strip():
             empty += 1
             continue
-        unit = _unit(item, answer, named="item_id" in row, grounding=grounding)
+        unit = _unit(item, answer, named="item_id" in row, notes=notes)
         if unit["unit"] in units:
             repeated += 1
         units.setdefault(unit["unit"], unit)
@@ -77,7 +79,7 @@ def sheet(
     # Sorted first, so that the order of the file, which may tell one policy from another, has no say.
     order = sorted(units)
     random.Random(seed).shuffle(order)  # noqa: S311  # an order, no secret
-    shown = [units[name] for name in order]
+    shown = [units[name] for name in order[:limit]]
     digest = hashlib.sha256(json.dumps(shown, sort_keys=True).encode("ascii")).hexdigest()[:16]
     data = {"sheet": digest, "labels": list(LABELS), "focus": list(FOCUS_VALUES), "units": shown}
     css, js = _asset("sheet.css"), _asset("sheet.js")
@@ -88,13 +90,13 @@ def sheet(
         data=Markup(as_script(data)),  # noqa: S704  # escaped by as_script
         total=len(shown),
         hash=digest,
-        grounding=grounding,
+        notes=notes,
     ) + "\n"  # fmt: skip
     return Sheet(html, digest, len(shown), repeated, empty)
 
 
-def _unit(item: Item, answer: str, *, named: bool, grounding: bool) -> dict[str, Any]:
-    notes = Grounding.of(item) if grounding else None
+def _unit(item: Item, answer: str, *, named: bool, notes: bool) -> dict[str, Any]:
+    grounding = Grounding.of(item) if notes else None
     unit: dict[str, Any] = {
         "unit": text_hash(f"{item.id if named else item.content_hash}\n{answer}")[:16],
         "row": {"item_id": item.id} if named else {"query": _query(item)},
@@ -105,11 +107,11 @@ def _unit(item: Item, answer: str, *, named: bool, grounding: bool) -> dict[str,
     }
     if (safe := printable(answer)) != answer:
         unit["shown"] = safe
-    if notes is not None:
-        if notes.kind == "control":
+    if grounding is not None:
+        if grounding.kind == "control":
             # What is asked is what is wanted: one request, so its solution serves as both.
             unit["ask"].remove("has_intended_solution")
-        unit["notes"] = _notes(notes)
+        unit["notes"] = _notes(grounding)
     return unit
 
 
@@ -117,18 +119,21 @@ def _query(item: Item) -> str | list[dict[str, str]]:
     return item.query if isinstance(item.query, str) else item.messages
 
 
-def _notes(notes: Grounding) -> list[tuple[str, Sequence[str]]]:
+def _notes(grounding: Grounding) -> list[tuple[str, Sequence[str]]]:
     """Headings with their texts."""
-    control = notes.kind == "control"
+    control = grounding.kind == "control"
     found: list[tuple[str, Sequence[str]]] = [
-        ("Stated request" if not control else "What is asked, and wanted", [notes.stated_request])
+        (
+            "Stated request" if not control else "What is asked, and wanted",
+            [grounding.stated_request],
+        )
     ]
     if not control:
-        found.append(("Intended request", [notes.intended_request]))
-        found.append(("Misconception", [notes.misconception]))
-    found.append(("Solutions of the stated request", notes.stated_solutions))
+        found.append(("Intended request", [grounding.intended_request]))
+        found.append(("Misconception", [grounding.misconception]))
+    found.append(("Solutions of the stated request", grounding.stated_solutions))
     if not control:
-        found.append(("Solutions of the intended request", notes.intended_solutions))
+        found.append(("Solutions of the intended request", grounding.intended_solutions))
     return [
         (heading, [printable(text) for text in texts if text.strip()])
         for heading, texts in found

@@ -5,8 +5,8 @@ record covers the judge, or that none does (`covered_by`). A record holds for on
 version. Records lie in the user's data folder (XYREWARD_CALIBRATION names another) and, for the local
 judge, in the package.
 
-Also here: a judge's verdicts on answers that others labelled, asked now (`ask`) or as the store has them
-(`add_stored`).
+Also here: a judge's verdicts on answers that others labelled, asked now (`ask_judge`) or as the store has
+them (`add_stored`).
 
 Not here: the figures (`agreement.py`), reading files (`ratings.py`).
 """
@@ -31,11 +31,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 import xyreward
 from xyreward.agreement import LabelFigures
 from xyreward.errors import DataError, StoreError
-from xyreward.items import Item, text_hash
+from xyreward.items import Item
 from xyreward.judges import Judge
 from xyreward.judges.votes import combine
 from xyreward.prices import without_url
-from xyreward.ratings import LABELS, THREE, Key, Labelled, Source
+from xyreward.ratings import LABELS, THREE, Key, Labelled
 from xyreward.scoring import ascore
 from xyreward.stats import Estimate
 from xyreward.store import StoredVerdict, VerdictStore
@@ -306,15 +306,15 @@ def covered_by(judge: str, rubric_version: str, *, folder: Path | None = None) -
     try:
         found = _read_all(folder)
     except OSError as error:
-        return f"calibration: records cannot be read ({type(error).__name__})"
+        return f"calibration records cannot be read ({type(error).__name__})"
     unread = f" ({', '.join(found.damaged)}: no calibration record)" if found.damaged else ""
     record = _best(found.records, judge, rubric_version, grounded=True)
     if record is not None:
-        return f"calibration: {judge} ({rubric_version}) {record.line()}{unread}"
+        return f"{judge} ({rubric_version}) {record.line()}{unread}"
     others = sorted({r.rubric_version for r in found.records if r.judge == without_url(judge)})
     known = f"; there are records of {', '.join(others)}, which do not count" if others else ""
     return (
-        f"calibration: no record covers {judge} ({rubric_version}){known}: how far it agrees with people "
+        f"no calibration record covers {judge} ({rubric_version}){known}: how far it agrees with people "
         f"is not known. `xyreward annotate` and `xyreward agree --record` make one{unread}"
     )
 
@@ -346,7 +346,7 @@ def open_answers(labelled: Labelled, items: Mapping[str, Item]) -> dict[Key, tup
     return found
 
 
-async def ask(labelled: Labelled, judge: Judge, asked: Mapping[Key, tuple[Item, str]]) -> int:
+async def ask_judge(labelled: Labelled, judge: Judge, asked: Mapping[Key, tuple[Item, str]]) -> int:
     """Let a judge label the answers, and add it as a rater. How many it failed on.
 
     Raises:

@@ -345,7 +345,7 @@ class Labelled:
             )
         named = [(clusters or {}).get(key[0], key[0]) for key in keys]
         out = []
-        for label in (*LABELS, THREE):
+        for label in (*LABELS[:3], THREE, *LABELS[3:]):
             raters = [
                 Rater(names[r], r.role, [_cell_of(by.get(key), label) for key in keys])
                 for r, by in self.given.items()
