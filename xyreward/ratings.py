@@ -308,7 +308,7 @@ class Labelled:
                 told.append("judge" if rater.role == "judge" else "person")
                 same = [r for r in same if r.role == rater.role]
             if len(same) > 1:
-                told.append(rater.file)
+                told.append(Path(rater.file).name)
             names[rater] = f"{rater.name} ({', '.join(told)})" if told else rater.name
         taken: Counter[str] = Counter()
         for rater, name in names.items():
