@@ -262,7 +262,10 @@ def _read_all(folder: Path | None) -> _Found:
         files = sorted(own.glob("*.json"))
     except OSError:
         files = []
-    for file in [*sorted(shipped.iterdir(), key=lambda f: f.name), *files]:
+    packed = sorted(
+        (f for f in shipped.iterdir() if f.name.endswith(".json")), key=lambda f: f.name
+    )
+    for file in [*packed, *files]:
         try:
             texts.append((file.name, file.read_text("utf-8")))
         except (OSError, UnicodeDecodeError) as error:
@@ -315,7 +318,7 @@ def covered_by(judge: str, rubric_version: str, *, folder: Path | None = None) -
     known = f"; there are records of {', '.join(others)}, which do not count" if others else ""
     return (
         f"no calibration record covers {judge} ({rubric_version}){known}: how far it agrees with people "
-        f"is not known. `xyreward annotate` and `xyreward agree --record` make one{unread}"
+        f"is not known; xyreward annotate and xyreward agree --record make one{unread}"
     )
 
 
