@@ -5,6 +5,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -124,13 +125,14 @@ def test_texts_neither_open_nor_close_an_element() -> None:
 
 def hostile(*more: str) -> list[Row]:
     found: list[Row] = []
-    for i, text in enumerate([*HOSTILE, "\ud800 half", *more]):
+    for i, text in enumerate([*HOSTILE, *more]):
         item = make_item(
             id=f"{text[:100]}{i}", query=text, stated_request=text, intended_request=f"{text}!",
             misconception=text, stated_solutions=(text,), intended_solutions=(text, "other"),
         )  # fmt: skip
         found.append(({"item_id": item.id, "answer": f"{text} {i}"}, item))
-    return found
+    half = make_item(id="half")
+    return [*found, ({"item_id": "half", "answer": "half a pair: \ud800"}, half)]
 
 
 # ---------------------------------------------------------------- in a browser
@@ -269,11 +271,7 @@ def test_what_is_saved_goes_into_agree_and_can_be_loaded_elsewhere(
     seen.press("d")
     assert seen.text("#message") == "There is no label to save yet."
     for number in order:
-        seen.label("yss" if number == 5 else "ynsn")  # the control has three questions
-        if number == 5:
-            assert "s" not in seen.text("#count")
-            seen.press(BACKSPACE) if seen.count("fieldset[aria-current]") == 0 else None
-            seen.label("n")
+        seen.label("ysn" if number == 5 else "ynsn")  # the control has three questions
         seen.press(ENTER)
     saved = seen.saved()
     assert seen.text("#message") == "Saved labels of 6 answers."
@@ -287,7 +285,10 @@ def test_what_is_saved_goes_into_agree_and_can_be_loaded_elsewhere(
     mine.write_text("".join(json.dumps(row) + "\n" for row in saved), "utf-8")
     judged = [
         {
-            **{"item_id": f"i{i}", "answer": f"answer {i}", "judge": "j", "rubric_version": "r"},
+            "item_id": f"i{i}",
+            "answer": f"answer {i}",
+            "judge": "j",
+            "rubric_version": "r",
             "verdict": {
                 "has_stated_solution": True,
                 "has_intended_solution": i == 5,
@@ -491,7 +492,7 @@ def test_every_control_has_a_label_and_every_part_a_name(show: Any) -> None:
         "return [...document.querySelectorAll('h1,h2,h3,h4')].map((e) => +e.tagName[1])"
     )
     assert levels[0] == 1
-    assert all(b - a <= 1 for a, b in zip(levels, levels[1:], strict=False))
+    assert all(b - a <= 1 for a, b in pairwise(levels))
 
 
 @BROWSER
