@@ -154,7 +154,7 @@ class Open(Shown):
         while time.monotonic() < end:
             done = [f for f in self.downloads.glob("*.jsonl") if f.stat().st_size]
             if done:
-                return [json.loads(line) for line in done[0].read_text("utf-8").splitlines()]
+                return [json.loads(line) for line in done[0].read_text("utf-8").split("\n") if line]
             time.sleep(0.05)
         raise AssertionError(f"nothing was saved: {self.text('#message')}")
 

@@ -150,8 +150,8 @@ def test_measuring_the_same_labels_again_replaces_the_record(tmp_path: Path) -> 
 def test_the_line_has_figures_intervals_failures_and_date(tmp_path: Path) -> None:
     keep(record(note="hand-picked"), tmp_path)
     assert covered_by("chat:qwen", "xy-1-abc", folder=tmp_path) == (
-        "chat:qwen (xy-1-abc) agrees with 2 people on 50 answers: stated solution 100 %, focus 80 % [70, 90]; "
-        "failed on 3 (hand-picked; 2026-11-30)"
+        "chat:qwen (xy-1-abc) agrees with 2 people on 50 answers: stated solution 100 %, "
+        "focus 80 % [70, 90]; failed on 3 (hand-picked; 2026-11-30)"
     )
 
 
