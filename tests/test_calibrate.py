@@ -83,8 +83,11 @@ def items(n: int = 4) -> dict[str, Item]:
 
 def test_a_record_holds_judge_rubric_source_date_and_the_figures(tmp_path: Path) -> None:
     found = labelled(tmp_path, people=2)
-    script = {("i0", "answer 0"): GOAL, ("i1", "answer 1"): GOAL, ("i2", "answer 2"): GOAL}
-    judge = ScriptedJudge({**script, ("i3", "answer 3"): JudgeFailure("timeout", "x")})
+    script: dict[tuple[str | None, str], Labels | JudgeFailure] = {
+        (f"i{i}", f"answer {i}"): GOAL for i in range(3)
+    }
+    script["i3", "answer 3"] = JudgeFailure("timeout", "x")
+    judge = ScriptedJudge(script)
     assert run_sync(ask_judge(found, judge, open_answers(found, items()))) == 1
     labels = [figures(r) for r in found.ratings()]
     (made,) = records_of(labels, found, note="toy", on=date(2026, 11, 30))
@@ -104,6 +107,14 @@ def test_a_record_holds_judge_rubric_source_date_and_the_figures(tmp_path: Path)
 def test_without_a_judge_or_without_people_there_is_nothing_to_record(tmp_path: Path) -> None:
     found = labelled(tmp_path, people=2)
     with pytest.raises(DataError, match="nothing to record"):
+        records_of([figures(r) for r in found.ratings()], found)
+
+
+def test_two_sets_of_verdicts_of_one_judge_are_not_recorded_as_one(tmp_path: Path) -> None:
+    found = labelled(tmp_path)
+    for where, labels in (("a", GOAL), ("b", LITERAL)):
+        found.add_judge("j", "r", dict.fromkeys(found.answers, labels), where=where)
+    with pytest.raises(DataError, match="which of them is to be recorded"):
         records_of([figures(r) for r in found.ratings()], found)
 
 
@@ -235,6 +246,15 @@ def test_rows_that_cannot_be_asked_about_are_all_named(tmp_path: Path) -> None:
     ]
     path.write_text(json.dumps(rows[2]) + "\n")
     assert open_answers(read_answers([path]), items()) == {}
+
+
+def test_only_answers_that_a_verdict_can_be_compared_on_are_asked_about(tmp_path: Path) -> None:
+    labelled(tmp_path, n=2)
+    more = tmp_path / "more.jsonl"
+    more.write_text(json.dumps({"item_id": "i3", "answer": "nobody labelled this"}) + "\n")
+    asked = open_answers(read_answers([tmp_path / "labels.jsonl", more]), items())
+    assert [text for _, text in asked.values()] == ["answer 0", "answer 1"]
+    assert len(open_answers(read_answers([more]), items())) == 1
 
 
 # ---------------------------------------------------------------- stored verdicts

@@ -163,7 +163,7 @@ def records_of(
         on: the date; today by default.
 
     Raises:
-        DataError: no judge was compared with a person.
+        DataError: no judge was compared with a person, or one judge has two sets of verdicts.
     """
     records = []
     for shown, (judge, version, grounded) in labelled.judges().items():
@@ -201,6 +201,13 @@ def records_of(
                     note=note,
                 )
             )
+    if len({record.file_name for record in records}) < len(records):
+        raise DataError(
+            [
+                "two files have verdicts of one judge with one rubric, so which of them is to be recorded? "
+                "Give one of them"
+            ]
+        )
     if not records:
         raise DataError(
             ["nothing to record: no judge with a verdict was compared with a person's labels"]
@@ -304,14 +311,19 @@ def _best(
     return max(covering, key=lambda r: (r.answers, r.date), default=None)
 
 
-def covered_by(judge: str, rubric_version: str, *, folder: Path | None = None) -> str:
-    """One line: which record covers a judge's numbers, or that none does. Raises nothing."""
+def covered_by(
+    judge: str, rubric_version: str, *, grounded: bool = True, folder: Path | None = None
+) -> str:
+    """One line: which record covers a judge's numbers, or that none does. Raises nothing.
+
+    For what prints numbers of a judge. See `record_for` for the arguments.
+    """
     try:
         found = _read_all(folder)
     except OSError as error:
         return f"calibration records cannot be read ({type(error).__name__})"
     unread = f" ({', '.join(found.damaged)}: no calibration record)" if found.damaged else ""
-    record = _best(found.records, judge, rubric_version, grounded=True)
+    record = _best(found.records, judge, rubric_version, grounded)
     if record is not None:
         return f"{judge} ({rubric_version}) {record.line()}{unread}"
     others = sorted({r.rubric_version for r in found.records if r.judge == without_url(judge)})
@@ -328,12 +340,18 @@ def covered_by(judge: str, rubric_version: str, *, folder: Path | None = None) -
 def open_answers(labelled: Labelled, items: Mapping[str, Item]) -> dict[Key, tuple[Item, str]]:
     """Answers that a judge can be asked about, with their items.
 
+    Where some are labelled, or have stored verdicts, the others are left out: a verdict on them would be
+    compared with nothing.
+
     Raises:
         DataError: rows whose item is not known, or that have a hash in place of the answer.
     """
     problems = []
     found: dict[Key, tuple[Item, str]] = {}
+    compared = {key for by in labelled.given.values() for key in by}
     for key, answer in labelled.answers.items():
+        if compared and key not in compared:
+            continue
         item = answer.item(items)
         if item is None:
             problems.append(

@@ -195,7 +195,7 @@ def score(
     if report.resumed:
         _say(f"{report.resumed} of them by an earlier run")
     _say_bill(model_judges(chosen))
-    _say(covered_by(chosen.name, chosen.rubric_version))
+    _say(covered_by(chosen.name, chosen.rubric_version, grounded=file.bare < file.rows))
     if report.failed:
         kinds = ", ".join(f"{kind} {n}" for kind, n in report.failed.most_common())
         text = f"without a verdict: {report.failed.total()} ({kinds}); their reward is null"
