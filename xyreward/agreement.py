@@ -415,28 +415,30 @@ def _label_lines(one: LabelFigures) -> list[str]:
     )
     rows: list[list[str]] = []
 
-    def add(name: str, n: int | None, *values: Estimate | None) -> None:
-        agreement, kappa, alpha = values
-        shown = ["" if n is None else str(n), _percent(agreement), _number(kappa), _number(alpha)]
-        rows.append([name, *shown])
+    def add(name: str, n: int, *cells: str) -> None:
+        rows.append([name, str(n), *cells])
 
     def pair(two: Pair, name: str = "") -> None:
         named = name or f"{code(two.first)}, {code(two.second)}"
-        add(named, two.n, two.agreement, two.kappa, two.alpha)
+        add(named, two.n, _percent(two.agreement), _number(two.kappa), _number(two.alpha))
 
     for two in one.people:
         pair(two)
     if len(one.people) > 1:
         count = sum(r["role"] == "human" for r in one.raters)
         n = one.people_mean.n if one.people_mean else 0
-        add(f"{count} people", n, one.people_mean, one.people_kappa, one.people_alpha)
+        cells = (_percent(one.people_mean), _number(one.people_kappa), _number(one.people_alpha))
+        add(f"{count} people", n, *cells)
     for against in one.judges:
         for two in against.pairs:
             pair(two)
         if len(against.pairs) > 1:
+            name, count = code(against.judge), len(against.pairs)
             n = against.mean.n if against.mean else 0
-            name = f"{code(against.judge)}, mean over {len(against.pairs)} people"
-            add(name, n, against.mean, against.kappa, against.alpha)
+            cells = (_percent(against.mean), _number(against.kappa), "")
+            add(f"{name}, mean over {count} people", n, *cells)
+            n = against.alpha.n if against.alpha else 0
+            add(f"{name} and {count} people together", n, "", "", _number(against.alpha))
         if against.majority is not None:
             pair(against.majority, f"{code(against.judge)}, {against.majority.first}")
     for two in one.judge_pairs:
