@@ -148,8 +148,8 @@ def test_text_from_data_does_not_reach_the_page_but_as_code(hostile: str) -> Non
     )
     report["notes"].append(hostile)
     page = to_markdown(report)
-    # policies, judge, rubric, source, key and value, a note
-    assert page.count("alert(1)") == 8 * hostile.count("alert(1)")
+    # policies, judge, rubric, source, key and value, a note; judge and rubric again as what no record covers
+    assert page.count("alert(1)") == 10 * hostile.count("alert(1)")
     outside = re.sub("`[^`\n]*`", "", page)  # what Markdown reads as text
     assert "alert" not in outside
     assert "evil" not in outside
@@ -177,7 +177,18 @@ def test_the_json_is_strict_and_holds_what_the_page_shows() -> None:
     report = build_report(evaluation(False), evaluation(True), facts={"seed": 0})
     assert json.loads(to_json(report)) == json.loads(json.dumps(report))
     assert report["judge"] == "local"
-    assert report["facts"] == {"seed": 0}
+    assert report["facts"]["seed"] == 0
+
+
+def test_the_report_says_which_record_covers_its_judge_or_that_none_does() -> None:
+    report = build_report(evaluation(False))
+    told = report["facts"]["judge against people"]
+    assert told.startswith(
+        "no calibration record covers local (local-1-abc); there are records of "
+    )
+    assert told in to_markdown(report)
+    without = replace(evaluation(False), judge=None, rubric_version=None)
+    assert build_report(without)["facts"] == {}
 
 
 def test_a_report_of_the_same_rows_has_the_same_bytes() -> None:

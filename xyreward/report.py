@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from xyreward.calibrate import covered_by
 from xyreward.evaluation import (
     Evaluation,
     Headline,
@@ -72,8 +73,14 @@ def build_report(
             for name, e in evaluations.items()
         },
         "notes": list(dict.fromkeys([*before.notes, *(after.notes if after else ())])),
-        "facts": dict(facts or {}),
+        "facts": {**(facts or {}), **_calibration(before)},
     }
+
+
+def _calibration(evaluation: Evaluation) -> dict[str, str]:
+    if not (evaluation.judge and evaluation.rubric_version):
+        return {}
+    return {"judge against people": covered_by(evaluation.judge, evaluation.rubric_version)}
 
 
 def _line(line: Line, before: Evaluation, after: Evaluation | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -183,3 +183,68 @@ def _interval_of_alike(
     levels = ndtr(ndtri(below) + shift / (1 - acceleration * shift))
     low, high = np.quantile(resampled, levels)
     return float(low), float(high)
+
+
+def of_sums(
+    sums: np.ndarray,
+    statistic: Callable[[np.ndarray], np.ndarray],
+    *,
+    n: int,
+    bounds: tuple[float, float] | None = None,
+    seed: int = 0,
+) -> Estimate | None:
+    """A number that follows from sums over all rows (kappa, alpha), with a 95 % BCa interval.
+
+    Clusters are resampled. Those with equal sums are interchangeable, so the time grows with the kinds of
+    cluster that occur and not with the rows.
+
+    Args:
+        sums: [clusters, D], what each cluster adds to the D sums.
+        statistic: [R, D] -> [R], the number for each of R totals; nan where there is none.
+        n: rows behind it, for `Estimate.n`.
+        bounds: as in `mean`, for a number that is a mean of rates.
+        seed: of the resampling.
+
+    Returns:
+        None where the number itself is undefined. Without an interval where more than one in a hundred
+        resamples have no number, or all have the same one and there are no bounds.
+    """
+    from scipy.special import ndtr, ndtri
+
+    if len(sums) == 0:
+        return None
+    kinds, number = np.unique(sums, axis=0, return_counts=True)
+    clusters, total = len(sums), number @ kinds
+    with np.errstate(all="ignore"):
+        value = float(statistic(total[None])[0])
+        if not math.isfinite(value):
+            return None
+        if clusters < 2:
+            return Estimate(value, None, None, n)
+        rng = np.random.default_rng(seed)
+        size = max(1, 4_000_000 // len(kinds))
+        parts = [
+            statistic(rng.multinomial(clusters, number / clusters, size=min(size, left)) @ kinds)
+            for left in range(RESAMPLES, 0, -size)
+        ]
+        without_one = statistic(total - kinds)
+    resampled = np.concatenate(parts)
+    resampled = resampled[np.isfinite(resampled)]
+    if len(resampled) < 0.99 * RESAMPLES:
+        return Estimate(value, None, None, n)
+    if np.ptp(resampled) <= 1e-12:
+        if bounds is None:
+            return Estimate(value, None, None, n)
+        share = 1 - (1 - CONFIDENCE) ** (1 / clusters)  # see `_interval`
+        low, high = value - share * (value - bounds[0]), value + share * (bounds[1] - value)
+        return Estimate(value, low, high, n)
+    below = ((resampled < value).mean() + (resampled <= value).mean()) / 2
+    influence = (number @ without_one) / clusters - without_one
+    spread = float(number @ influence**2)
+    if not 0 < below < 1 or not math.isfinite(spread) or spread <= 0:
+        return Estimate(value, None, None, n)
+    acceleration = (number @ influence**3) / (6 * spread**1.5)
+    shift = ndtri(below) + ndtri([(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    levels = ndtr(ndtri(below) + shift / (1 - acceleration * shift))
+    low, high = np.quantile(resampled, levels)
+    return Estimate(value, float(low), float(high), n)
