@@ -146,7 +146,7 @@ def _drops_nothing(split: Mapping[str, Any]) -> bool:
         case "ByteLevel":
             return not split["add_prefix_space"]
         case "Split":
-            return split["behavior"] != "Removed"
+            return bool(split["behavior"] != "Removed")
         case "Digits":
             return True
     return False
