@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,11 +70,30 @@ def mean(
     for value, name in zip(values, names, strict=True):
         sums[name][0] += float(value)
         sums[name][1] += 1
+    return mean_of_sums(sums.values(), bounds=bounds, seed=seed)
+
+
+def mean_of_sums(
+    sums: Iterable[Sequence[float]],
+    *,
+    bounds: tuple[float, float] | None = None,
+    seed: int = 0,
+) -> Estimate | None:
+    """As `mean`, of clusters that were summed up already; None without any.
+
+    Args:
+        sums: per cluster the sum of its values and their number.
+        bounds: see `mean`.
+        seed: see `mean`.
+    """
     # Sorted, so that the interval depends neither on the order of rows nor on names of clusters.
-    total, count = np.array(sorted(sums.values())).T
+    ordered = sorted(tuple(one) for one in sums)
+    if not ordered:
+        return None
+    total, count = np.array(ordered).T
     value = sum(total.tolist()) / sum(count.tolist())  # Python's sum: inf - inf is no warning
     low, high = _interval(total, count, value, bounds, seed)
-    return Estimate(value, low, high, len(values))
+    return Estimate(value, low, high, round(count.sum()))
 
 
 def _interval(
