@@ -214,7 +214,9 @@ def _summary(attempts: Iterable[Attempt]) -> list[dict[str, Any]]:
 
 
 def _table(title: str, attempts: Sequence[Attempt], shown: int) -> list[str]:
-    share = mean([float(_is_paid(a)) for a in attempts], [a.item_id for a in attempts], bounds=(0, 1))
+    share = mean(
+        [float(_is_paid(a)) for a in attempts], [a.item_id for a in attempts], bounds=(0, 1)
+    )
     if share is None:
         return [f"{title}: none."]
     paid = sum(map(_is_paid, attempts))

@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ import typer
 
 from xyreward.cli_pairs import pairs
 from xyreward.errors import JudgeError, StoreError, XYRewardError, printable
+from xyreward.interrupts import INTERRUPT, INTERRUPTED
 from xyreward.words import dollars, noun
 
 if TYPE_CHECKING:  # --help is to come at once, so each command imports what it needs
@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # --help is to come at once, so each command imports what it 
 
 T = TypeVar("T")
 
-FAILED, WRONG, STOPPED, INTERRUPTED = 1, 2, 3, 130
+FAILED, WRONG, STOPPED = 1, 2, 3
 
 STATUSES = (
     "Exit status: 0 every answer has a verdict; 1 some have none, or something was found; 2 something given "
@@ -126,7 +126,8 @@ ITEM_OPTIONS: Mapping[str, Any] = {
         ),
     ],
     "kind": Annotated[
-        str | None, typer.Option(help="Of items without a column kind: xy or control. [default: xy]")
+        str | None,
+        typer.Option(help="Of items without a column kind: xy or control. [default: xy]"),
     ],
     "hub_split": Annotated[
         str | None, typer.Option(help="Only items of this split of the source.")
@@ -197,7 +198,7 @@ def _say_version(wanted: bool) -> None:
 @app.callback()
 def _all_commands(
     *,
-    version: Annotated[  # noqa: ARG001  # its callback has said it
+    version: Annotated[  # its callback has said it
         bool,
         typer.Option("--version", callback=_say_version, is_eager=True, help="Say it and exit."),
     ] = False,
@@ -241,7 +242,7 @@ def score(
     if "run" in options_of(judge) and not ("run" in options or run_of_environment()):
         # The same command goes on with its bill, or each start would have the whole budget anew.
         options = {**options, "run": begun_run(out)}
-    # Wrong options are told before a file is read. Of a judge that makes no calls nothing else is to be known.
+    # For a bill the local judge need not be loaded, which takes seconds.
     chosen = load_judge(judge, **options) if not dry_run or makes_calls(judge, options) else None
     file = AnswersFile(answers, _load_items(items, loading))
     if dry_run or chosen is None:
@@ -270,11 +271,15 @@ def score(
         interval = "no interval"
         if reward.low is not None and reward.high is not None:
             interval = f"95 % interval over items {reward.low:.3f} to {reward.high:.3f}"
-        _say(f"mean {'soft ' if soft else ''}reward, {name}: {reward.value:.3f} ({interval}), n {reward.n}")
+        _say(
+            f"mean {'soft ' if soft else ''}reward, {name}: {reward.value:.3f} ({interval}), n {reward.n}"
+        )
     _say_bill(model_judges(chosen))
     if report.failed:
         kinds = ", ".join(f"{kind} {n}" for kind, n in report.failed.most_common())
-        text = f"without a verdict: {failed} ({kinds}); {noun(failed, 'its', 'their')} reward is null"
+        text = (
+            f"without a verdict: {failed} ({kinds}); {noun(failed, 'its', 'their')} reward is null"
+        )
         if model_judges(chosen):
             text += f". The same with another --out asks for {noun(failed, 'this', 'these')} alone"
         _say(text)
@@ -423,7 +428,10 @@ def compare(
     total = len(known) * len(judges)
     with _sending(KEPT if asking else NOT_KEPT), _bar(total, loaded_judges) as advance:
         figures = _run(compare_judges(loaded_judges, chosen, clusters, on_judged=advance))
-    _say(f"{len(chosen)} {noun(len(chosen), 'item')} of {items}, side {split}; 95 % intervals over clusters of items\n")
+    _say(
+        f"{len(chosen)} {noun(len(chosen), 'item')} of {items}, side {split}; 95 % intervals over clusters "
+        "of items\n"
+    )
     _say(to_markdown(figures))
     _say_bill(asking)
     if any(f.failed for f in figures):
@@ -606,36 +614,6 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
-class _Interrupt:
-    """Ctrl-C, also where a library makes something else of it.
-
-    A KeyboardInterrupt while a module is imported can come out as an error of that module (pydantic's, when
-    a class was half made), or not at all. So it is remembered until something is sent; from there on asyncio
-    has a handler of its own, which it only installs over Python's.
-    """
-
-    def __init__(self) -> None:
-        self.came = False
-        self._before: Any = None
-
-    def watch(self) -> None:
-        self.came = False
-        with contextlib.suppress(ValueError):  # not in the main thread: nobody interrupts there
-            self._before = signal.signal(signal.SIGINT, self._heard)
-
-    def unwatch(self) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-            self._before = None
-
-    def _heard(self, *_: object) -> None:
-        self.came = True
-        raise KeyboardInterrupt
-
-
-_interrupt = _Interrupt()
-
-
 @contextmanager
 def _sending(kept: str = KEPT, *, stopped: int = STOPPED) -> Iterator[None]:
     """Around what may cost money: where it stops from here on, something may have been sent.
@@ -646,49 +624,50 @@ def _sending(kept: str = KEPT, *, stopped: int = STOPPED) -> Iterator[None]:
     """
     from xyreward.score_file import ScoringStopped
 
-    if _interrupt.came:
+    if INTERRUPT.came:
         raise KeyboardInterrupt
-    _interrupt.unwatch()
+    watching = INTERRUPT.watching
+    INTERRUPT.unwatch()
     try:
         yield
     except (JudgeError, ScoringStopped, StoreError) as error:
         _end(error, stopped)
     except KeyboardInterrupt:
-        _note(f"interrupted; {kept}")
-        raise SystemExit(INTERRUPTED) from None
+        INTERRUPT.end(f"interrupted; {kept}")
+    finally:
+        if watching:
+            INTERRUPT.watch()
 
 
 @contextmanager
 def _errors() -> Iterator[None]:
     """An error of ours is one message and a status, not a traceback through five libraries."""
-    _interrupt.watch()
+    if not INTERRUPT.watching:
+        INTERRUPT.forget()
+        INTERRUPT.watch()
     try:
         yield
-    except (XYRewardError, OSError) as error:
-        if _interrupt.came:
-            _interrupted()
-        _end(error, WRONG)
     except KeyboardInterrupt:
-        _interrupted()
+        INTERRUPT.end()
     except SystemExit as end:
-        # typer's own answer to Ctrl-C is this status and no word.
-        if _interrupt.came or (end.code == INTERRUPTED and end.__cause__ is None and _silent(end)):
-            _interrupted()
+        if (
+            INTERRUPT.came or end.code == INTERRUPTED
+        ):  # typer has that status too, and no word for it
+            INTERRUPT.end()
         raise
+    except (XYRewardError, OSError) as error:
+        if INTERRUPT.came:
+            INTERRUPT.end()
+        _end(error, WRONG)
     except Exception:
-        if _interrupt.came:
-            _interrupted()
+        if INTERRUPT.came:
+            INTERRUPT.end()
         import traceback
 
         traceback.print_exc()  # a mistake of ours; Python's own status for it, 1, means another thing
         raise SystemExit(STOPPED) from None
     finally:
-        _interrupt.unwatch()
-
-
-def _interrupted() -> NoReturn:
-    _note("interrupted")
-    raise SystemExit(INTERRUPTED) from None
+        INTERRUPT.unwatch()
 
 
 def _end(error: Exception, status: int) -> NoReturn:
@@ -719,28 +698,37 @@ def _bar(total: int, judges: Sequence[Judge]) -> Iterator[Callable[[int], object
     from xyreward.judges.panel import model_judges
 
     asking = [m for judge in judges for m in model_judges(judge)]
+    weights = _weights(judges)
     terminal = sys.stderr is not None and sys.stderr.isatty()
     seconds = 0.1 if terminal else 60.0
     try:
         bar = tqdm(total=total, unit=" answers", disable=not sys.stderr, mininterval=seconds)
     except OSError:  # nobody reads stderr any more, which must not end a paid job
         bar = tqdm(disable=True)
+    lots = accounted = shown = 0.0
 
     def advance(rows: int) -> None:
+        nonlocal lots, accounted, shown
+        # Rows come in whole lots; between two of them the questions that were decided are what is known.
+        decided = sum(one.stats.decided * weight for one, weight in weights)
+        lots += rows
+        accounted += min(rows, decided - accounted)
+        now = max(shown, min(lots + decided - accounted, total))
+        moved, shown = int(now) - int(shown), now
         if asking:
             done = [one.stats for one in asking]
-            cost = f"{sum(s.cost_usd for s in done):.2f}"
+            usd, unpriced = sum(s.cost_usd for s in done), any(s.unpriced_calls for s in done)
             bar.set_postfix(
                 {
                     "calls": sum(s.calls for s in done),
                     "store": sum(s.from_store for s in done),
                     "failed": sum(sum(s.failed.values()) for s in done),
-                    "$": cost + ("+?" if any(s.unpriced_calls for s in done) else ""),
+                    "$": f"{usd:.2f}{'+?' * unpriced}" if usd or not unpriced else "?",
                 },
                 refresh=False,
             )
         try:
-            bar.update(rows)
+            bar.update(moved)
         except OSError:
             bar.disable = True
 
@@ -753,14 +741,27 @@ def _bar(total: int, judges: Sequence[Judge]) -> Iterator[Callable[[int], object
             bar.close()
 
 
+def _weights(judges: Sequence[Judge]) -> list[tuple[ModelJudge, float]]:
+    """Judges that ask, and what part of an answer one of their questions is: votes, members of a panel."""
+    from xyreward.judges.panel import model_judges
+
+    return [
+        (one, 1 / sum(m.votes for m in model_judges(judge)))
+        for judge in judges
+        for one in model_judges(judge)
+    ]
+
+
 def _say_bill(judges: Sequence[ModelJudge]) -> None:
+    from xyreward.store.upkeep import bill
+
     for one in judges:
         stats = one.stats
-        text = f"{one.name}: {stats.calls} calls, {stats.from_store} from the store; US dollars: "
-        text += _dollars(stats.cost_usd, stats.unpriced_calls)
-        if stats.lost_calls:
-            text += f"; {stats.lost_calls} calls without a reply are possibly billed, at most "
-            text += _dollars(stats.possibly_usd, stats.unpriced_lost_calls)
+        text = f"{one.name}: {stats.calls} {noun(stats.calls, 'call')}, {stats.from_store} from the store; "
+        text += f"US dollars: {dollars(stats.cost_usd, stats.unpriced_calls)}"
+        if n := stats.lost_calls:
+            text += f"; {n} {noun(n, 'call')} without a reply {noun(n, 'is', 'are')} possibly billed, at "
+            text += "most " + dollars(stats.possibly_usd, stats.unpriced_lost_calls)
         if stats.usage.input_tokens and not one.in_batches:
             read = stats.usage.cache_read_tokens
             prompt = read + stats.usage.cache_write_tokens + stats.usage.input_tokens
@@ -769,20 +770,7 @@ def _say_bill(judges: Sequence[ModelJudge]) -> None:
             )
         _say(text)
     for run, one in {one.run: one for one in judges}.items():
-        spent = one.store.ledger.spent(run)
-        text = (
-            f"run {run!r} in all, US dollars: {_dollars(spent.settled_usd, spent.unpriced_calls)}"
-        )
-        if spent.possibly_usd:
-            text += f", and possibly {spent.possibly_usd:.4f} for calls without a reply"
-        _say(text)
-
-
-def _dollars(usd: float, unpriced: int) -> str:
-    """A sum of which some calls are no part, since nobody knows what they cost."""
-    if unpriced and not usd:
-        return f"unknown, for {unpriced} calls of unknown price"
-    return f"{usd:.4f}" + (f" and {unpriced} calls of unknown price" if unpriced else "")
+        _say(f"run {run!r} in all, US dollars: {bill(one.store.ledger.spent(run))}")
 
 
 def _side(name: str) -> Any:

@@ -60,7 +60,11 @@ def described(judge: str, **options: Any) -> list[str]:
             lines.append(f"{member.name}: makes no calls. Nothing was sent.")
             continue
         worst = member.least_worst([SAMPLE], [ANSWER])
-        most = "at a price that is unknown" if worst is None else f"US dollars: at most {2 * worst:.2f}"
+        most = (
+            "at a price that is unknown"
+            if worst is None
+            else f"US dollars: at most {2 * worst:.2f}"
+        )
         lines.append(
             f"{member.name}: 2 calls, and a tiny one where it is to be found out whether the server takes "
             f"schemas; {most}. Nothing was sent."
