@@ -166,7 +166,7 @@ class AttackReport:
     def to_markdown(self, shown: int = 10) -> str:
         """What was paid in all, the rows of kind of attack and base that gained most, the best attempts.
 
-        Of the rows those are shown under which something was paid, or where nothing was the first three;
+        Of the rows those are shown under which something was paid, or where nothing was the first five;
         at most `shown`. `to_dict` has all.
         """
         lines = [
@@ -227,7 +227,7 @@ def _table(title: str, attempts: Sequence[Attempt], shown: int) -> list[str]:
 
     rows = _summary(attempts)
     rows.sort(key=lambda row: (-row["paid"], -max(row["max_gain"], row["max_gain_hard"])))
-    kept = [row for row in rows if row["paid"]][:shown] or rows[: min(3, shown)]
+    kept = [row for row in rows if row["paid"]][:shown] or rows[: min(5, shown)]
     lines = [
         total,
         "",

@@ -45,7 +45,8 @@ FAILED, WRONG, STOPPED = 1, 2, 3
 
 STATUSES = (
     "Exit status: 0 every answer has a verdict; 1 some have none, or something was found; 2 something given "
-    "is wrong, and nothing was sent; 3 stopped on the way (wrong key, spent limit, full disk); 130 after Ctrl-C."
+    "is wrong, and nothing was sent; 3 stopped on the way (wrong key, spent limit, full disk); 130 "
+    "after Ctrl-C."
 )
 
 app = typer.Typer(
