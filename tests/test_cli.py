@@ -27,6 +27,14 @@ from xyreward.store import VerdictStore
 from xyreward.testing import FakeAPI, Faults
 
 ITEM = "cleaning-cellar-summer-airing"
+GOOD_REPLY = {
+    "suggestions": [{"quote": "Go to bed on Sunday", "reason": "sleep", "serves": "intended"}],
+    "focus_reason": "all of it",
+    "focus": "intended",
+    "misconception_reason": "says why",
+    "identifies_misconception": True,
+}
+"""To the question of `judge check`."""
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +113,7 @@ def run(
 def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
     """`xyreward` in a process of its own."""
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    command = [sys.executable, "-W", "error", "-m", "xyreward.cli", *map(str, arguments)]
+    command = [sys.executable, "-W", "error", "-m", "xyreward", *map(str, arguments)]
     return subprocess.Popen(command, text=True, **{**streams, **options})
 
 
@@ -211,7 +219,7 @@ def test_a_failed_call_is_asked_for_again_with_another_out(
     assert "The same with another --out asks for these alone" in first.out
     second = run(*given, "--out", "second.jsonl")
     assert second.status == 0
-    assert "1 calls, 3 from the store" in second.out
+    assert "1 call, 3 from the store" in second.out
 
 
 def test_an_unknown_price_shows_in_the_bill(run: Callable[..., Ended], api: FakeAPI) -> None:
@@ -233,16 +241,20 @@ def test_lost_calls_show_in_the_bill_and_never_as_0(
     done = run("score", write(answers(1)), *given, "--out", "out.jsonl")
     assert done.status == 0
     assert (
-        "1 calls without a reply are possibly billed, at most unknown, for 1 calls of unknown price"
+        "1 call without a reply is possibly billed, at most unknown, for 1 call of unknown price"
         in done.out
     )
+    assert "and possibly an unknown sum for 1 call without a reply\n" in done.out
+    assert not re.search(r"\b0\.0000", done.out)
     api.change(faults=Faults(script=("reset_after",)))
     done = run("score", write(answers(1)), "--base-url", api.base_url, "--judge", "anthropic",
                "--out", "priced.jsonl")  # fmt: skip
-    assert re.search(r"1 calls without a reply are possibly billed, at most 0\.1\d\d\d;", done.out)
+    assert re.search(r"1 call without a reply is possibly billed, at most 0\.1\d\d\d;", done.out)
     assert re.search(
-        r"in all, US dollars: 0\.00\d\d, and possibly 0\.1\d\d\d for calls without", done.out
+        r"in all, US dollars: 0\.00\d\d, and possibly 0\.1\d\d\d for 1 call without a reply\n",
+        done.out,
     )
+    assert re.search(r"possibly 0\.1\d\d\d for 1 call without a reply", run("store", "info").out)
 
 
 def test_the_bill_shows_what_the_prompt_cache_saved(
@@ -352,7 +364,7 @@ def test_a_panel_has_a_bill_and_an_estimate(run: Callable[..., Ended], api: Fake
             ["answers.jsonl", "--out", "o", "--judge", "chat:m@http://h", "--budget-usd", "5"],
             "the price of chat:m@http://h is unknown",
         ),
-        (["bare.jsonl", "--out", "o"], "JudgeError: bare.jsonl: 1 rows bring a query"),
+        (["bare.jsonl", "--out", "o"], "JudgeError: bare.jsonl: 1 row brings a query"),
     ],
     ids=lambda given: " ".join(given[1:] or given) if isinstance(given, list) else "",
 )
@@ -705,9 +717,21 @@ def test_in_a_log_file_there_is_no_line_per_answer(api: FakeAPI) -> None:
 
 
 def test_check_tells_and_has_a_status(run: Callable[..., Ended], api: FakeAPI) -> None:
-    good = run("judge", "check", "anthropic", "--base-url", api.base_url, "--effort", "low")
+    api.change(reply=lambda body: GOOD_REPLY)
+    given = ["judge", "check", "anthropic", "--base-url", api.base_url]
+    good = run(*given, "--effort", "low")
     assert good.status == 0
     assert "one verdict: " in good.out
+    assert run(*given, "--budget-usd", "0.01").status == 2
+    calls = api.stats.calls
+    dry = run(*given, "--dry-run")
+    assert dry.status == 0
+    assert "2 calls, " in dry.out
+    assert api.stats.calls == calls
+    api.change(reply=lambda body: {**GOOD_REPLY, "focus": "stated"})
+    odd = run(*given)
+    assert odd.status == 1
+    assert "problem: the verdict: focus stated" in odd.out
     api.change(api_key="another")
     bad = run("judge", "check", "anthropic", "--base-url", api.base_url)
     assert bad.status == 1
@@ -809,13 +833,41 @@ def test_a_store_is_shown_exported_imported_merged_and_pruned(
     assert "3 new records; 0" in run("store", "import", "all.jsonl", "--store", "o.sqlite").out
     assert "0 new records; 3" in run("store", "import", "all.jsonl", "--store", "o.sqlite").out
     assert "0 new records; 3" in run("store", "merge", "o.sqlite").out
-    assert "3 records would be removed" in run("store", "prune", "--judge", "chat:qwen").out
-    assert "3 records removed" in run("store", "prune", "--judge", "chat:qwen", "--yes").out
     assert "0 records would" in run("store", "prune", "--before", "2000-01-01").out
     assert run("store", "prune").status == 2
+    for wrong in (["--judge", "chat:qwem", "--yes"], ["--judge", "local"], ["--rubric", "xy-0"]):
+        none = run("store", "prune", *wrong)
+        assert none.status == 2
+        assert re.search(
+            r"no record has (judge|rubric version) '.*'; there is (chat:qwen|xy-)", none.err
+        )
+    # As every other command spells it: with the address, or as one of a panel.
+    for name in (chat(api), "chat:qwen", f"panel:local,{chat(api)}"):
+        assert "3 records would be removed" in run("store", "prune", "--judge", name).out
+    assert "3 records removed" in run("store", "prune", "--judge", chat(api), "--yes").out
+    assert "it is empty" in run("store", "prune", "--judge", "chat:qwen").err
 
 
-@pytest.mark.parametrize("command", [["info"], ["export", "x.jsonl"], ["prune", "--judge", "x"]])
+def test_prune_knows_the_short_name_of_the_vendors_judge(
+    run: Callable[..., Ended], api: FakeAPI
+) -> None:
+    given = ["--judge", "anthropic", "--base-url", api.base_url, "--out", "out.jsonl"]
+    run("score", write(answers(1)), *given)
+    assert "1 record removed" in run("store", "prune", "--judge", "anthropic", "--yes").out
+
+
+def test_on_a_fresh_install_nothing_is_stored_yet(
+    run: Callable[..., Ended], tmp_path: Path
+) -> None:
+    done = run("store", "info")
+    assert done.status == 0
+    assert "nothing is stored yet; " in done.out
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    "command", [["info", "--store", "x"], ["export", "x.jsonl"], ["prune", "--judge", "x"]]
+)
 def test_looking_for_a_store_makes_none(
     run: Callable[..., Ended], tmp_path: Path, command: list[str]
 ) -> None:

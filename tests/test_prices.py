@@ -293,7 +293,9 @@ def test_the_tokens_that_the_docs_name_are_those_of_the_rubric() -> None:
     assert f"{usual['unique_tokens']} tokens of query" in text
     assert f"{usual['output_tokens']} tokens of reply" in text
     rubric = " ".join((DOCS.parent / "rubric.md").read_text("utf-8").split())
-    assert f"{usual['prefix_tokens']:,} tokens (items with a hidden goal), {control:,} (cont" in rubric
+    assert (
+        f"{usual['prefix_tokens']:,} tokens (items with a hidden goal), {control:,} (cont" in rubric
+    )
     texts = []
     for item in load_items("mini", split="test"):
         grounding = Grounding.of(item)
