@@ -418,6 +418,45 @@ def broken(at: int) -> list[Any]:
 
 
 @pytest.mark.usefixtures("small")
+def test_what_is_counted_is_of_all_rows_whoever_did_them() -> None:
+    whole = run(SEVEN, out="whole.jsonl")
+    assert (whole.empty, whole.failed, whole.reasons) == (1, {"timeout": 1}, {"timeout": "late"})
+    (mean,) = whole.means().values()
+    assert (mean.value, mean.n) == (pytest.approx(3 / 6), 6)
+    broken(4)
+    resumed = run(SEVEN)
+    assert resumed.resumed == 4
+    for name in ("rows", "empty", "failed", "reasons"):
+        assert getattr(resumed, name) == getattr(whole, name)
+    assert resumed.means() == whole.means()
+
+
+def test_means_are_apart_by_kind_and_have_an_interval_over_items() -> None:
+    items = [make_item(id=f"x{n}", query=f"Question {n}?") for n in range(30)]
+    items += [make_item(id="c", kind="control")]
+    rows = [row("good" if n % 3 else "bad", f"x{n}") for n in range(30)] * 2
+    report = run(AnswersFile(write([*rows, row("", "c")]), items))
+    control, hidden = report.means().values()
+    assert list(report.means()) == ["controls", "items with a hidden goal"]
+    assert (control.value, control.low, control.n) == (0.0, None, 1)
+    assert (hidden.value, hidden.n) == (pytest.approx(2 / 3), 60)
+    # Two answers to one item are not two independent ones: the interval is that of 30 items.
+    assert hidden.low is not None
+    assert hidden.low < 0.55
+    from xyreward.stats import mean
+
+    assert hidden == mean([float(n % 3 > 0) for n in range(30)] * 2, [str(n) for n in range(30)] * 2,
+                          bounds=(0, 1))  # fmt: skip
+
+
+def test_memory_for_means_does_not_grow_with_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BUCKETS", 5)
+    items = [make_item(id=f"x{n}", query=f"Question {n}?") for n in range(50)]
+    report = run(AnswersFile(write([row("good", f"x{n}") for n in range(50)]), items))
+    assert len(report.sums["items with a hidden goal"]) == 5
+
+
+@pytest.mark.usefixtures("small")
 def test_what_a_broken_run_did_is_not_done_again_and_the_result_is_the_same() -> None:
     run(SEVEN, out="whole.jsonl")
     breaking = [*SEVEN[:4], {**SEVEN[4], "answer": "breaks"}, *SEVEN[5:]]

@@ -442,7 +442,7 @@ def compare(
 # ---------------------------------------------------------------- store
 
 
-@store_app.command()
+@_command(store_app)
 def info(store: Store = None) -> None:
     """What is in the store: verdicts by judge, rubric and kind, size, spending of runs."""
     from xyreward.store import VerdictStore, store_path
@@ -455,7 +455,7 @@ def info(store: Store = None) -> None:
         _say(str(look_through(opened)))
 
 
-@store_app.command()
+@_command(store_app)
 def export(
     path: Annotated[Path, typer.Argument(help="A .jsonl or .parquet file.")],
     store: Store = None,
@@ -470,7 +470,7 @@ def export(
         _say(f"{n} {noun(n, 'record')} in {path}")
 
 
-@store_app.command("import")
+@_command(store_app, "import")
 def import_(
     path: Annotated[Path, typer.Argument(help="A file that `export` wrote.")],
     store: Store = None,
@@ -483,7 +483,7 @@ def import_(
         _say(f"{added.added} new records; {added.present} were there already")
 
 
-@store_app.command()
+@_command(store_app)
 def merge(
     other: Annotated[Path, typer.Argument(help="Another store, perhaps of another machine.")],
     store: Store = None,
@@ -496,7 +496,7 @@ def merge(
         _say(f"{added.added} new records; {added.present} were there already")
 
 
-@store_app.command()
+@_command(store_app)
 def prune(
     store: Store = None,
     judge: Annotated[str | None, typer.Option(help="Only verdicts of this judge.")] = None,
