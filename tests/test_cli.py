@@ -23,7 +23,9 @@ from tqdm import tqdm
 import xyreward
 from xyreward import cli
 from xyreward.items import Item
-from xyreward.judges.panel import PanelJudge
+from xyreward.judges import Judge
+from xyreward.judges.model import ModelJudge
+from xyreward.judges.panel import model_judges
 from xyreward.loading import load_items
 from xyreward.score_file import begun_run
 from xyreward.store import VerdictStore
@@ -254,7 +256,7 @@ def test_a_side_does_not_depend_on_which_split_of_the_source_is_asked_for(
         assert done.status == 0, done.err
         return done.out
 
-    # All six are near-duplicates of each other, so those that the source calls train are on our test side too.
+    # All six are near-duplicates of each other, so those that the source calls train are on our test side.
     for split, n in (("test", 3), ("train", 2), ("validation", 1)):
         assert f"That is for {74 * n} known attacks" in attacks("--hub-split", split)
     assert f"That is for {74 * 6} known attacks" in attacks()
@@ -973,22 +975,29 @@ def test_in_a_log_file_there_is_no_line_per_answer(api: FakeAPI) -> None:
     assert "calls=3" in done.err
 
 
-def test_the_bar_moves_with_each_decided_answer(api: FakeAPI) -> None:
+def test_the_bar_moves_with_each_decided_answer(
+    api: FakeAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from xyreward.judges import load_judge
 
-    judge = load_judge("anthropic", base_url=api.base_url, votes=2)
-    other = load_judge("anthropic:claude-haiku-5-5", base_url=api.base_url)
-    panel = PanelJudge([judge, other])
-    for of, judges, per_answer in (
-        (panel, (judge, other), 3),
-        (other, (other,), 1),
-    ):
+    panel = load_judge("panel:anthropic,anthropic:claude-haiku-5-5", base_url=api.base_url)
+    judge, other = model_judges(panel)
+    judge.votes = 2
+    made: list[tqdm[Any]] = []
+
+    class Bar(tqdm):  # type: ignore[type-arg]
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            made.append(self)
+
+    monkeypatch.setattr("tqdm.tqdm", Bar)
+    cases: list[tuple[Judge, list[ModelJudge], int]] = [
+        (panel, [judge, other], 3),
+        (other, [other], 1),
+    ]
+    for of, judges, per_answer in cases:
         with cli._bar(10, [of]) as advance:
-            bar = advance.__closure__ and next(  # type: ignore[attr-defined]
-                c.cell_contents
-                for c in advance.__closure__
-                if isinstance(c.cell_contents, tqdm)  # type: ignore[attr-defined]
-            )
+            bar = made[-1]
             for one in judges:
                 one.stats.decided = 0
             advance(2)  # an earlier run did two

@@ -10,7 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 from xyreward.cli import app
-
 from xyreward.testing import FakeAPI
 
 ROOT = Path(__file__).parent.parent

@@ -117,6 +117,7 @@ def test_an_empty_answer_is_worth_0_for_both_kinds_of_item_and_costs_no_call(
     found = score(item, answer, judge, Reward(soft=soft, stated=1))
     assert judge.asked == []
     assert found.reward == 0.0
+    assert found.verdict is not None
     assert found.source == found.verdict.judge == "recording"
     assert found.verdict.flags == ("empty_answer",)
     assert found.failure is None

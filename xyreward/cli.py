@@ -715,7 +715,7 @@ def _bar(total: int, judges: Sequence[Judge]) -> Iterator[Callable[[int], object
         lots += rows
         accounted += min(rows, decided - accounted)
         now = max(shown, min(lots + decided - accounted, total))
-        moved, shown = int(now) - int(shown), now
+        moved, shown = int(now + 1e-6) - int(shown + 1e-6), now
         if asking:
             done = [one.stats for one in asking]
             usd, unpriced = sum(s.cost_usd for s in done), any(s.unpriced_calls for s in done)
