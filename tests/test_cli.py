@@ -985,7 +985,7 @@ def test_the_bar_moves_with_each_decided_answer(
     judge.votes = 2
     made: list[tqdm[Any]] = []
 
-    class Bar(tqdm):  # type: ignore[type-arg]
+    class Bar(tqdm):  # type: ignore[misc]
         def __init__(self, **options: Any) -> None:
             super().__init__(**options)
             made.append(self)
