@@ -14,41 +14,44 @@ the train side of the splits, evaluates before and after on held-out items, writ
 
 from pathlib import Path
 
-from xyreward import recipe, training_pairs
+from xyreward import recipe
 from xyreward.config import Arguments, DPORecipe, parse_arguments
+from xyreward.training_pairs import TrainingPairs, audit_facts, audited
 
 DEFAULT = Path(__file__).parent.parent / "configs/dpo/quickstart.yaml"
 
 
 def main() -> None:
     recipe.use_huge_pages()
-    config, arguments = parse_arguments(DPORecipe, DEFAULT)
-    for one in recipe.rounds(config, arguments):
-        train(one, arguments)
-    recipe.finish_rounds(config, arguments)
+    config, arguments = parse_arguments(DPORecipe, DEFAULT, others=recipe.wrong_training)
+    recipe.say_hello()
+    for one, its_arguments in recipe.rounds(config, arguments):
+        train(one, its_arguments)
 
 
 def train(config: DPORecipe, arguments: Arguments) -> None:
-    # Configuration, judges, data and run folder are checked before the policy is loaded.
-    settings, lora = recipe.dpo_settings(config, arguments.path)
+    # Configuration, judges, data, answers and run folder are checked before the policy is loaded.
+    settings, lora = recipe.dpo_settings(config, arguments.places)
     data = recipe.load_data(config)
-    sampled = training_pairs.are_sampled(config)
-    pairs = None if sampled else training_pairs.make_pairs(config, data)
+    prepared = TrainingPairs(config, data)
     if arguments.dry_run:
-        recipe.print_estimate(config, data, times=2)
+        plan = prepared.plan(settings)
+        recipe.print_estimate(config, data, config.rounds + 1, prepared.estimate(), plan)
         return
     run = recipe.Run(config, arguments)
 
     policy = run.load_policy(trainable=True)
-    if pairs is None:
-        pairs = training_pairs.make_pairs(config, data, run.sample(policy, data))
+    sampled, facts = run.sample(policy, data) if prepared.are_sampled else ([], {})
+    pairs = run.pairs(lambda: prepared.make(sampled))
     pairs = recipe.fit_to_length(pairs, policy, settings.max_length)
-    audit = training_pairs.audited(config, pairs)
-    facts = run.record_data(data, pairs)
+    audit = audited(config, pairs)
+    facts |= {**run.record_data(data, pairs), **audit_facts(audit)}
     run.write("audit.md", audit.to_markdown())
     run.say(
         f"{len(pairs.pairs)} pairs; {len(data.held_out)} held-out items; run in {run.folder.path}"
     )
+    for warning in recipe.control_warnings(config, data, pairs):
+        run.say(f"== warning: {warning}")
     for warning in audit.warnings:
         run.say(f"== the pairs' audit: {warning}")
 
@@ -63,7 +66,6 @@ def train(config: DPORecipe, arguments: Arguments) -> None:
             processing_class=policy.tokenizer,
             peft_config=lora,
         )
-    recipe.take_over_evaluation(run)
     with recipe.as_loaded(trainer, lora):
         before = run.evaluate("before", policy, data)
     trained, training_facts = recipe.fit(run, trainer, policy, pairs, data)
@@ -72,7 +74,7 @@ def train(config: DPORecipe, arguments: Arguments) -> None:
 
     # What is evaluated is what was saved, so a broken save shows here and not at the user's.
     after = run.evaluate("after", run.load_policy(str(trained)), data) if before else None
-    run.finish(before, after, {**facts, **training_pairs.audit_facts(audit), **training_facts})
+    run.finish(before, after, {**facts, **training_facts})
 
 
 if __name__ == "__main__":

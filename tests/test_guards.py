@@ -203,6 +203,35 @@ def test_no_pair_with_equal_ids_passes(
         assert found is None
 
 
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.text(max_size=60), st.text(max_size=9), st.text(max_size=9), st.integers(2, 160))
+@example("", "\x04", "\x06", 160)  # the embedded policy's tokenizer has no token for either
+@example("", "a", "b", 160)
+def test_what_is_told_without_tokenising_is_true(
+    embedded: TokenGuard, start: str, one: str, other: str, within: int
+) -> None:
+    of, prompt = embedded.tokenizer, [{"role": "user", "content": "Why?"}]
+    texts = [of.text(prompt, start + end) for end in (one, other)]
+    ids = [of.answer_ids(prompt, start + end)[0][:within] for end in (one, other)]
+    if of.surely_differ(texts[0], texts[1], within):
+        assert ids[0] != ids[1]
+
+
+@pytest.mark.parametrize("kind", ["as it is", "NFC", "lower case"])
+def test_only_what_keeps_the_text_is_told_without_tokenising(tiny: str, kind: str) -> None:
+    from tokenizers import normalizers
+
+    of = load_chat_tokenizer(tiny)
+    if kind != "as it is":
+        changes = {"NFC": normalizers.NFC(), "lower case": normalizers.Lowercase()}
+        of.tokenizer.backend_tokenizer.normalizer = changes[kind]
+    assert of.surely_differ("one", "two", 3) == (kind != "lower case")
+    assert of.surely_differ("\u00e9", "\u00e8", 3) == (kind == "as it is")
+    assert not of.surely_differ("same: one", "same: two", 6)
+
+
 # ---------------------------------------------------------------- language
 
 

@@ -7,10 +7,12 @@ Not here: the model (`policy.py`); what a policy's name may be (`locate.py`).
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,68 @@ class ChatTokenizer:
             shared += 1
         return full, shared
 
+    def text(self, messages: Messages, answer: str) -> str:
+        """What `answer_ids` are the ids of: prompt and answer in the chat template."""
+        return self._text([*messages, {"role": "assistant", "content": answer}])
+
+    def _text(self, messages: Messages, **kwargs: Any) -> str:
+        return str(
+            self.tokenizer.apply_chat_template(
+                [dict(m) for m in messages], tokenize=False, **kwargs, **self.chat_template_kwargs
+            )
+        )
+
+    def surely_differ(self, one: str, other: str, within: int) -> bool:
+        """Whether two texts surely differ in their first `within` token ids, told without tokenising.
+
+        With a tokenizer of bytes that keeps them all, equal ids stand for equal text, and `within` ids for
+        at least as many bytes: texts that differ in these differ in their ids. False where that cannot be
+        told.
+        """
+        a, b = self._kept(one), self._kept(other)
+        return a is not None and b is not None and a != b and a[:within] != b[:within]
+
+    def surely_shorter(self, messages: Messages, than: int) -> bool:
+        """Whether a prompt surely has fewer token ids, told likewise."""
+        text = self._kept(self._text(messages, add_generation_prompt=True))
+        return text is not None and len(text) < than
+
+    def _kept(self, text: str) -> bytes | None:
+        """The bytes of a text of which each token is known to be a stretch; None where it is not."""
+        if self._lost is None:
+            return None
+        found = text.encode("utf-8", "surrogatepass")
+        return found if found.translate(None, self._lost) == found else None
+
+    @cached_property
+    def _lost(self) -> bytes | None:
+        """Bytes that the tokenizer drops or may change; None where that can be any."""
+        from tokenizers.models import BPE
+
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if not self.tokenizer.is_fast or backend is None or type(backend.model) is not BPE:
+            return None
+        model, splits = backend.model, _parts(backend.pre_tokenizer, "pretokenizers")
+        changes = {part["type"] for part in _parts(backend.normalizer, "normalizers")}
+        if (
+            model.dropout
+            or model.continuing_subword_prefix
+            or model.end_of_word_suffix
+            or not changes <= {"NFC"}
+            or not any(part["type"] == "ByteLevel" for part in splits)
+            or not all(map(_drops_nothing, splits))
+            # These swallow the white space around them.
+            or any(t.lstrip or t.rstrip for t in self.tokenizer.added_tokens_decoder.values())
+        ):
+            return None
+        # Models have no token for a few bytes, such as control characters, and read past them.
+        there = backend.get_vocab(with_added_tokens=False)
+        return bytes(
+            byte
+            for byte, symbol in enumerate(_byte_symbols())
+            if symbol not in there or (changes and byte >= 0x80)
+        )
+
     def _template(self, messages: Messages, **kwargs: Any) -> list[int]:
         ids = self.tokenizer.apply_chat_template(
             [dict(m) for m in messages],
@@ -60,6 +124,32 @@ class ChatTokenizer:
             **self.chat_template_kwargs,
         )
         return list(ids)
+
+
+def _parts(of: Any, several: str) -> list[dict[str, Any]]:
+    """The settings of a part of a tokenizer, of each where it is a sequence of such."""
+    if of is None:
+        return []
+    found = json.loads(of.__getstate__())
+    return found[several] if found["type"] == "Sequence" else [found]
+
+
+def _byte_symbols() -> list[str]:
+    """The character that stands for each byte in a vocabulary of bytes, as GPT-2 has it."""
+    shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    hidden = [byte for byte in range(0x100) if byte not in shown]
+    return [chr(b) if b in shown else chr(0x100 + hidden.index(b)) for b in range(0x100)]
+
+
+def _drops_nothing(split: Mapping[str, Any]) -> bool:
+    match split["type"]:
+        case "ByteLevel":
+            return not split["add_prefix_space"]
+        case "Split":
+            return split["behavior"] != "Removed"
+        case "Digits":
+            return True
+    return False
 
 
 def load_chat_tokenizer(

@@ -1,7 +1,9 @@
-"""The command line: `xyreward score | pairs | attack | judge | store`.
+"""The command line: `xyreward score | pairs | agree | annotate | attack | judge | store`.
 
     xyreward score answers.jsonl --items mini --judge anthropic --out verdicts.jsonl --dry-run
     xyreward pairs --items mini --out pairs/mini
+    xyreward annotate answers.jsonl --items mini --out sheet.html
+    xyreward agree labels.jsonl verdicts.jsonl --record
     xyreward attack --judge local
     xyreward judge check anthropic:claude-sonnet-5-5
     xyreward judge compare local anthropic
@@ -28,6 +30,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
+from xyreward.cli_agree import agree, annotate
 from xyreward.cli_pairs import pairs
 from xyreward.errors import JudgeError, StoreError, XYRewardError, printable
 from xyreward.interrupts import INTERRUPT, INTERRUPTED
@@ -36,7 +39,7 @@ from xyreward.words import dollars, noun
 if TYPE_CHECKING:  # --help is to come at once, so each command imports what it needs
     from xyreward.items import Item
     from xyreward.judges import Judge
-    from xyreward.judges.model import ModelJudge
+    from xyreward.judges.asking import ModelAsker
     from xyreward.splits import Splits
 
 T = TypeVar("T")
@@ -222,6 +225,7 @@ def score(
     options: Mapping[str, Any],
 ) -> None:
     """Score a file of answers. The same command goes on where it was stopped."""
+    from xyreward.calibrate import covered_by
     from xyreward.judges import load_judge, makes_calls, options_of
     from xyreward.judges.asking import run_of_environment
     from xyreward.judges.panel import model_judges
@@ -276,6 +280,7 @@ def score(
             f"mean {'soft ' if soft else ''}reward, {name}: {reward.value:.3f} ({interval}), n {reward.n}"
         )
     _say_bill(model_judges(chosen))
+    _say(covered_by(chosen.name, chosen.rubric_version, grounded=file.bare < file.rows))
     if report.failed:
         kinds = ", ".join(f"{kind} {n}" for kind, n in report.failed.most_common())
         text = (
@@ -355,6 +360,8 @@ def attack(
 
 
 _command(app)(_judge_options()(pairs))
+_command(app)(_judge_options()(agree))
+_command(app)(annotate)
 
 
 # ---------------------------------------------------------------- judges
@@ -598,7 +605,9 @@ def _load_all(
 
 
 def _check(
-    judges: Sequence[Judge], items: Sequence[Any], asked: tuple[Sequence[Any], Sequence[str]]
+    judges: Sequence[Judge],
+    items: Sequence[Any],
+    asked: tuple[Sequence[Any], Sequence[str]] = ((), ()),
 ) -> None:
     """Find what would stop a judge while nothing was sent yet."""
     from xyreward.judges.panel import refuse_small_budget
@@ -692,14 +701,12 @@ def _note(text: str) -> None:
 
 
 @contextmanager
-def _bar(total: int, judges: Sequence[Judge]) -> Iterator[Callable[[int], object]]:
+def _bar(total: int, judges: Sequence[Judge | ModelAsker]) -> Iterator[Callable[[int], object]]:
     """A bar of answers on stderr, with what the judges did and what it cost; in a log a line a minute."""
     from tqdm import tqdm
 
-    from xyreward.judges.panel import model_judges
-
-    asking = [m for judge in judges for m in model_judges(judge)]
-    weights = _weights(judges)
+    weights = [one for judge in judges for one in _weights(judge)]
+    asking = [one for one, _ in weights]
     terminal = sys.stderr is not None and sys.stderr.isatty()
     seconds = 0.1 if terminal else 60.0
     try:
@@ -742,20 +749,22 @@ def _bar(total: int, judges: Sequence[Judge]) -> Iterator[Callable[[int], object
             bar.close()
 
 
-def _weights(judges: Sequence[Judge]) -> list[tuple[ModelJudge, float]]:
-    """Judges that ask, and what part of an answer one of their questions is: votes, members of a panel."""
+def _weights(judge: Judge | ModelAsker) -> list[tuple[ModelAsker, float]]:
+    """Who asks, and what part of an answer one of the questions is: votes, members of a panel."""
+    from xyreward.judges.asking import ModelAsker
+    from xyreward.judges.model import ModelJudge
     from xyreward.judges.panel import model_judges
 
-    return [
-        (one, 1 / sum(m.votes for m in model_judges(judge)))
-        for judge in judges
-        for one in model_judges(judge)
-    ]
+    if isinstance(judge, ModelAsker) and not isinstance(judge, ModelJudge):
+        return [(judge, 1.0)]
+    judges = model_judges(judge)
+    return [(one, 1 / sum(m.votes for m in judges)) for one in judges]
 
 
-def _say_bill(judges: Sequence[ModelJudge]) -> None:
+def _say_bill(judges: Sequence[ModelAsker], say: Callable[[str], object] | None = None) -> None:
     from xyreward.store.upkeep import bill
 
+    say = say or _say
     for one in judges:
         stats = one.stats
         text = f"{one.name}: {stats.calls} {noun(stats.calls, 'call')}, {stats.from_store} from the store; "
@@ -769,9 +778,9 @@ def _say_bill(judges: Sequence[ModelJudge]) -> None:
             text += (
                 f"; {100 * read / prompt:.0f} % of the prompts' tokens came from the prompt cache"
             )
-        _say(text)
+        say(text)
     for run, one in {one.run: one for one in judges}.items():
-        _say(f"run {run!r} in all, US dollars: {bill(one.store.ledger.spent(run))}")
+        say(f"run {run!r} in all, US dollars: {bill(one.store.ledger.spent(run))}")
 
 
 def _side(name: str) -> Any:

@@ -5,6 +5,7 @@ Flags are short names for keys of `config.PairsJob`; `--config` reads them from 
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from xyreward.errors import XYRewardError
+
 if TYPE_CHECKING:
-    from xyreward.judges import Judge
+    from xyreward.judges.asking import ModelAsker
 
 
 def pairs(
@@ -24,7 +27,7 @@ def pairs(
         Path | None, typer.Option(help="YAML file with any of the keys below. [default: none]")
     ] = None,
     items: Annotated[
-        str | None, typer.Option(help="mini, a file or folder, or a hub name.")
+        str | None, typer.Option(help="mini, a file or folder, or a hub name. [default: mini]")
     ] = None,
     split: Annotated[str | None, typer.Option(help="train, dev or test. [default: train]")] = None,
     splits_lock: Annotated[
@@ -38,7 +41,9 @@ def pairs(
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(help="Who is sampled: embedded:smollm2-135m, a folder, a hub name, chat:..."),
+        typer.Option(
+            help="Who is sampled: a folder, a hub name, chat:... [default: embedded:smollm2-135m]"
+        ),
     ] = None,
     samples: Annotated[int | None, typer.Option(help="Answers per item. [default: 8]")] = None,
     temperature: Annotated[float | None, typer.Option(help="Of sampling. [default: 1.0]")] = None,
@@ -52,7 +57,8 @@ def pairs(
         str | None, typer.Option(help="A judge's name. [default: labels of references]")
     ] = None,
     margin: Annotated[
-        float | None, typer.Option(help="Soft reward of chosen minus rejected, at least this.")
+        float | None,
+        typer.Option(help="Soft reward of chosen minus rejected, at least this. [default: 0.0]"),
     ] = None,
     margin_pairs: Annotated[
         float | None,
@@ -94,8 +100,7 @@ def pairs(
     """
     from xyreward import cli
     from xyreward.config import PairsJob, load_config
-    from xyreward.judges.panel import model_judges
-    from xyreward.pairs_job import PreparedJob
+    from xyreward.pairs_job import PreparedJob, with_options
 
     def listed(text: str | None) -> list[str] | None:
         return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
@@ -118,38 +123,45 @@ def pairs(
         "control_share": control_share,
         "balance": balance,
         "tokens.max_length": max_length,
-        "tokens.model": policy if max_length is not None else None,
         "formats": listed(formats),
         "containers": listed(containers),
         "seed": seed,
-        **{f"judge_options.{name}": _plain(value) for name, value in options.items()},
     }
     overrides = [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
-    job = PreparedJob(load_config(PairsJob, config, [*overrides, *(settings or ())]), out)
+    wanted = load_config(PairsJob, config, [*overrides, *(settings or ())])
+    plain = {name: str(v) if isinstance(v, Path) else v for name, v in options.items()}
+    job = PreparedJob(with_options(wanted, plain), out)
     if dry_run:
-        for line in job.estimates() or ["makes no calls"]:
+        for line in job.estimates():
             cli._say(line)
         cli._say(f"{len(job.items)} items. Nothing was sent or written.")
         return
-    with cli._sending():
-        report = job.run(_bars)
+    try:
+        with cli._sending():
+            report = job.run(_bars)
+    except (XYRewardError, OSError) as error:  # something may have been sent and paid for
+        cli._end(error, cli.STOPPED)
     for note in report.notes:
         cli._say(note)
     cli._say(report.audit.to_markdown())
     cli._say(f"{len(report.pairs.pairs)} pairs in {report.folder}; look through them in audit.html")
-    cli._say_bill(model_judges(job.judge) if job.judge is not None else ())
+    cli._say_bill(job.models)
     if not report.audit.ok:
         raise typer.Exit(cli.FAILED)
 
 
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
-
-
 @contextmanager
-def _bars(title: str, total: int, judges: Sequence[Judge]) -> Iterator[Callable[[int], object]]:
+def _bars(
+    title: str, total: int, models: Sequence[ModelAsker]
+) -> Iterator[Callable[[int], object]]:
     from xyreward import cli
 
     cli._note(f"== {title}")
-    with cli._bar(total, judges) as advance:
+    if not total:
+        yield lambda _: None
+        return
+    with cli._bar(total, models) as advance:
+        if title.startswith("judging"):
+            for one in models:
+                one.on_outcome = functools.partial(advance, 1)
         yield advance

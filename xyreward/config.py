@@ -18,7 +18,7 @@ import dataclasses
 import difflib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -33,7 +33,14 @@ from typing import (
     get_type_hints,
 )
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
 from xyreward.embedded import POLICY_NAME
 from xyreward.errors import ConfigError
@@ -43,7 +50,7 @@ from xyreward.pairs.contrastive import Contrast
 from xyreward.pairs.formats import Container, Format
 from xyreward.pairs.guards import Guards
 from xyreward.pairs.rule import Rule
-from xyreward.pairs.sampling import Sampling
+from xyreward.pairs.sampling import REMOTE, Sampling
 
 EvaluationPart = Literal["writing", "preference", "picking"]
 PARTS: tuple[EvaluationPart, ...] = get_args(EvaluationPart)
@@ -134,6 +141,12 @@ class _PairSettings(_Section):
             raise ValueError(
                 f"sources {', '.join(self.sources)} need a judge, since nobody labelled such answers"
             )
+        if self.judge is None and self.judge_options:
+            raise ValueError("judge_options are of no judge; name one in judge")
+        if "on_policy" not in self.sources and self.on_policy != SamplingConfig():
+            raise ValueError(
+                "on_policy has settings, but sources has no on_policy; nothing is sampled"
+            )
         return self
 
 
@@ -162,8 +175,8 @@ class PairsConfig(_PairSettings):
 class TokensConfig(_Section):
     """What a trainer will see of a pair; as in the recipe that is to train on it."""
 
-    model: str = POLICY_NAME
-    """Whose tokenizer and chat template."""
+    model: str | None = None
+    """Whose tokenizer and chat template. None: the policy's, with its revision and chat template."""
     revision: str | None = None
     max_length: int | None = Field(default=None, ge=2, strict=True)
     """Tokens of prompt and answer together that the trainer keeps. None: all."""
@@ -182,7 +195,8 @@ class PairsJob(_PairSettings):
     policy: PolicyConfig = PolicyConfig()
     """Who is sampled, for source `on_policy`; also `chat:<model>@<base_url>`, `anthropic:<model>`."""
     policy_options: dict[str, Any] = Field(default_factory=dict)
-    """Of a policy behind an API: `max_concurrency`, `budget_usd`, `store`, ..."""
+    """Of a policy behind an API: `max_concurrency`, `budget_usd`, `store`, ... Judge, policy and writer have
+    one bill, so that a `budget_usd` of any of them is a limit to what all of them may cost together."""
     writer: str | None = None
     """Who writes, for source `contrastive`: `anthropic:<model>` or `chat:<model>@<base_url>`."""
     writer_options: dict[str, Any] = Field(default_factory=dict)
@@ -195,12 +209,34 @@ class PairsJob(_PairSettings):
     containers: tuple[Container, ...] = Field(default=("jsonl",), min_length=1)
     seed: int = Field(default=0, ge=0, lt=2**32, strict=True)
 
+    @property
+    def policy_is_remote(self) -> bool:
+        """Whether the policy is asked through an API."""
+        return self.policy.model.startswith(REMOTE)
+
     @model_validator(mode="after")
     def _fits_a_job(self) -> Self:
         if ("contrastive" in self.sources) != (self.writer is not None):
             raise ValueError("source contrastive and writer go together, found one of them")
+        if self.writer is None and (self.writer_options or self.contrast != Contrast()):
+            raise ValueError("contrast and writer_options are for a writer; name one in writer")
         if self.order_check and self.judge is None:
             raise ValueError("order_check needs a judge")
+        if self.policy_options and not ("on_policy" in self.sources and self.policy_is_remote):
+            raise ValueError(
+                "policy_options are for a policy behind an API (chat:..., anthropic:...) that is sampled"
+            )
+        tokens = self.tokens
+        if tokens is not None and tokens.model is None:
+            if self.policy_is_remote:
+                raise ValueError(
+                    f"tokens: policy {self.policy.model.partition('@')[0]} is behind an API and has no "
+                    "tokenizer here; name the model that is to be trained in tokens.model"
+                )
+            if tokens.revision is not None or tokens.chat_template_kwargs is not None:
+                raise ValueError(
+                    "tokens has settings of a model and no model; name it in tokens.model"
+                )
         for name in ("judge_options", "writer_options", "policy_options"):
             if "api_key" in getattr(self, name):
                 raise ValueError(
@@ -241,6 +277,18 @@ class Recipe(_Section):
     output_dir: str = Field(min_length=1)
     seed: int = Field(default=0, ge=0, lt=2**32, strict=True)
     """What numpy takes for one."""
+    _bill: str | None = PrivateAttr(default=None)
+
+    @property
+    def bill(self) -> str:
+        """Whose bill the judges' calls are on: the run's folder, which all rounds of a run share."""
+        return self._bill or str(Path(self.output_dir).expanduser().resolve())
+
+    def billed_to(self, bill: str) -> Self:
+        """The same on another bill."""
+        other = self.model_copy()
+        other._bill = bill
+        return other
 
 
 class DPORecipe(Recipe):
@@ -275,18 +323,54 @@ S = TypeVar("S", bound=BaseModel)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Places:
+    """Where settings were given: in the file, or on the command line, which overrides it."""
+
+    path: str | Path
+    flags: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Key (`dpo.beta`) -> the argument that gave it (`--set`)."""
+
+    def of(self, key: str) -> str:
+        """The file, or the argument that gave the key, its section or a part of it."""
+        for given, flag in self.flags.items():
+            if key == given or key.startswith(f"{given}.") or given.startswith(f"{key}."):
+                return flag
+        return str(self.path)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Arguments:
     """A recipe's command line beside the configuration."""
 
     path: Path
     resume: bool
     dry_run: bool = False
+    before: Path | None = None
+    """An evaluation of the same policy under the same settings, taken for that before training: what was
+    after the round before."""
+    flags: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
+    """See `Places`."""
+
+    @property
+    def places(self) -> Places:
+        """Where settings were given, for messages."""
+        return Places(self.path, self.flags)
+
+
+Others = Callable[[Mapping[str, Any], Places], Sequence[str]]
+"""What is wrong with sections that other libraries check, as lines; called where pydantic found something."""
 
 
 def parse_arguments(
-    recipe: type[R], default: str | Path, argv: Sequence[str] | None = None
+    recipe: type[R],
+    default: str | Path,
+    argv: Sequence[str] | None = None,
+    others: Others | None = None,
 ) -> tuple[R, Arguments]:
     """Read a recipe's command line; `--help` lists what it takes.
+
+    Args:
+        others: see `load_config`.
 
     Raises:
         ConfigError: see `load_config`.
@@ -302,7 +386,7 @@ def parse_arguments(
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="check everything that needs no model, print what the judge would cost, and stop",
+        help="check everything that needs no model, print what the run would do and its judge cost, and stop",
     )
     parser.add_argument(
         "--skip-eval", action="store_true", help="same as --set evaluation.parts=[]"
@@ -316,37 +400,59 @@ def parse_arguments(
     )
     args = parser.parse_args(argv)
     overrides = list(args.set)
+    flags = {override.partition("=")[0]: "--set" for override in overrides}
     # As JSON, which is YAML: a folder called 2026 is no number, and `#` in a path starts no
     # comment.
     if args.model is not None:
         overrides.append(f"policy.model={json.dumps(args.model)}")
+        flags["policy.model"] = "--model"
     if args.output_dir is not None:
         overrides.append(f"output_dir={json.dumps(args.output_dir)}")
+        flags["output_dir"] = "--output-dir"
     if args.skip_eval:
         overrides.append("evaluation.parts=[]")
-    return load_config(recipe, args.config, overrides), Arguments(
-        args.config, args.resume, args.dry_run
+        flags["evaluation.parts"] = "--skip-eval"
+    return load_config(recipe, args.config, overrides, flags, others), Arguments(
+        args.config, args.resume, args.dry_run, flags=flags
     )
 
 
-def load_config(section: type[S], path: str | Path | None, overrides: Sequence[str] = ()) -> S:
+def load_config(
+    section: type[S],
+    path: str | Path | None,
+    overrides: Sequence[str] = (),
+    flags: Mapping[str, str] | None = None,
+    others: Others | None = None,
+) -> S:
     """Read, override and check a configuration. `path` None: overrides alone.
 
+    Args:
+        section: what it is of.
+        path: of the YAML file.
+        overrides: `key=value`, the value as YAML.
+        flags: key -> the argument that gave it, for messages. None: some argument did.
+        others: finds what is wrong with sections of other libraries, so that all problems are told at
+            once. Without problems of ours the caller asks for theirs.
+
     Raises:
-        ConfigError: no such file, not YAML, an unknown key, a wrong value; names file and key,
-        lists all.
+        ConfigError: no such file, not YAML, an unknown key, a wrong value; names file or argument and
+        key, lists all.
     """
     data = {} if path is None else _read(Path(path))
     for override in overrides:
         _override(data, override)
+    if flags is None:
+        flags = {override.partition("=")[0]: "command line" for override in overrides}
+    places = Places(path or "options", flags if path is not None else {})
     try:
         return section.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(_explain(section, str(path or "options"), error)) from None
+        found = [_explain(section, places, error), *(others(data, places) if others else ())]
+    raise ConfigError("\n".join(found))
 
 
 def check_keys(
-    path: str | Path,
+    path: str | Path | Places,
     section: str,
     given: Mapping[str, Any],
     target: type,
@@ -358,7 +464,7 @@ def check_keys(
     1.2, and a string that is not empty is true.
 
     Args:
-        path: of the configuration file, for messages.
+        path: of the configuration file, or where settings were given, for messages.
         section: its key in the configuration, for messages.
         given: what the section says.
         target: the dataclass, e.g. trl.DPOConfig.
@@ -367,20 +473,31 @@ def check_keys(
     Raises:
         ConfigError: unknown or reserved keys, values of another type than the field's; all of them.
     """
+    if problems := wrong_keys(path, section, given, target, reserved):
+        raise ConfigError("\n".join(problems))
+
+
+def wrong_keys(
+    path: str | Path | Places,
+    section: str,
+    given: Mapping[str, Any],
+    target: type,
+    reserved: Mapping[str, str],
+) -> list[str]:
+    """The lines of the error that `check_keys` raises; none where all is well."""
+    places = path if isinstance(path, Places) else Places(path)
     known = {f.name for f in dataclasses.fields(target) if f.init}
     hints = get_type_hints(target)
     problems = []
     for key, value in given.items():
+        where = f"{places.of(f'{section}.{key}')}: {section}.{key}"
         if key in reserved:
-            problems.append(f"{path}: {section}.{key}: is set by the recipe; {reserved[key]}")
+            problems.append(f"{where}: is set by the recipe; {reserved[key]}")
         elif key not in known:
-            problems.append(
-                f"{path}: {section}.{key}: {target.__name__} has no such field{_hint(key, known)}"
-            )
+            problems.append(f"{where}: {target.__name__} has no such field{_hint(str(key), known)}")
         elif expected := _mismatch(value, hints[key]):
-            problems.append(f"{path}: {section}.{key}: is {value!r:.80}, expected {expected}")
-    if problems:
-        raise ConfigError("\n".join(problems))
+            problems.append(f"{where}: is {value!r:.80}, expected {expected}")
+    return problems
 
 
 _PLAIN: Mapping[type, str] = {
@@ -427,7 +544,7 @@ def _mismatch(value: Any, hint: Any) -> str:
 
 
 def check_limits(
-    path: str | Path, section: str, given: Mapping[str, Any], limits: Mapping[str, str]
+    path: str | Path | Places, section: str, given: Mapping[str, Any], limits: Mapping[str, str]
 ) -> None:
     """Check numbers of a section against intervals, written as in mathematics: `[0, 1)`.
 
@@ -437,6 +554,15 @@ def check_limits(
     Raises:
         ConfigError: all values outside their intervals; nan is inside none.
     """
+    if problems := outside_limits(path, section, given, limits):
+        raise ConfigError("\n".join(problems))
+
+
+def outside_limits(
+    path: str | Path | Places, section: str, given: Mapping[str, Any], limits: Mapping[str, str]
+) -> list[str]:
+    """The lines of the error that `check_limits` raises; none where all is well."""
+    places = path if isinstance(path, Places) else Places(path)
     problems = []
     for key, interval in limits.items():
         value = given.get(key)
@@ -446,9 +572,10 @@ def check_limits(
         above = low < value or (interval[0] == "[" and value == low)
         below = value < high or (interval[-1] == "]" and value == high)
         if not (above and below):
-            problems.append(f"{path}: {section}.{key}: is {value}, expected in {interval}")
-    if problems:
-        raise ConfigError("\n".join(problems))
+            problems.append(
+                f"{places.of(f'{section}.{key}')}: {section}.{key}: is {value}, expected in {interval}"
+            )
+    return problems
 
 
 def _yaml() -> Any:
@@ -583,7 +710,7 @@ _SHAPES = {
 """pydantic's names of errors, in the words of a YAML file."""
 
 
-def _explain(recipe: type[BaseModel], path: str, error: ValidationError) -> str:
+def _explain(recipe: type[BaseModel], places: Places, error: ValidationError) -> str:
     problems = error.errors()
     lines = []
     for problem in problems:
@@ -592,7 +719,8 @@ def _explain(recipe: type[BaseModel], path: str, error: ValidationError) -> str:
             p["loc"][:-1][: len(loc)] == loc for p in problems
         ):
             continue  # pydantic counts only valid members; the invalid one has a line of its own
-        lines.append(f"{path}: {'.'.join(map(str, loc))}: {_problem(recipe, problem)}")
+        key = ".".join(map(str, loc))
+        lines.append(": ".join([places.of(key), *filter(None, [key]), _problem(recipe, problem)]))
     return "\n".join(lines)
 
 
@@ -606,7 +734,10 @@ def _problem(recipe: type[BaseModel], problem: Any) -> str:
         return f"is empty, expected {_SHAPES[kind]}; leave the key out for the defaults"
     if kind in _SHAPES:
         return f"expected {_SHAPES[kind]} (found {found!r:.80})"
-    return f"{problem['msg']} (found {found!r:.80})"
+    said = problem["msg"].removeprefix("Value error, ")
+    if isinstance(found, Mapping):  # of keys that do not go together, which the message names
+        return str(said)
+    return f"{said} (found {found!r:.80})"
 
 
 def _known(recipe: type[BaseModel], loc: Sequence[str | int]) -> set[str]:

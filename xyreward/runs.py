@@ -6,16 +6,22 @@
     data.json           hashes of the policy, items, splits and pairs; revisions; counts
     splits.json         content hash -> side, cluster
     pairs.jsonl         the pairs trained on
+    audit.md            what was measured of them
+    samples*.jsonl      answers of the policy that pairs were made of; `.job` says with which settings
     checkpoints/        of the trainer, for --resume
     adapter/ or model/  what was trained
     before.jsonl, after.jsonl    every answer with its verdict, every log-probability
+    before.unfinished.jsonl, ... batches of an evaluation that is not done, for --resume; one per process
     report.json, report.md
+    round-1/, ...       of a run of several rounds: a folder like this one for each, and above them the
+                        configuration and a report of the first before against the last after
     .lock               held while a process runs in the folder; it stays, and says nothing by itself
 
 Files appear whole or not at all; a killed process can leave a hidden `.NAME.*.partial` beside them.
 A folder that holds anything else is refused unless told to resume, and then only with the same
 configuration. Where nothing has been computed yet, any configuration will do, and until training has
-begun, other settings of it (sections `pairs`, `lora`, `dpo`).
+begun, other settings of it (sections `pairs`, `lora`, `dpo`); samples are refused by whoever reads them
+where they were made with other settings.
 """
 
 from __future__ import annotations
@@ -48,10 +54,18 @@ PACKAGES = (
 PARTIAL = ".*.partial"
 """Files that are being written, or that a killed process left."""
 LOCK = ".lock"
-PREPARED = frozenset({"config.yaml", "environment.json", "data.json", "splits.json", "pairs.jsonl"})
+PARTIAL_EVALUATION = ".unfinished.jsonl"
+"""End of the names of files that keep an unfinished evaluation's batches."""
+PREPARED = frozenset(
+    {"config.yaml", "environment.json", "data.json", "splits.json", "pairs.jsonl", "audit.md"}
+)
 """What a run writes before its first work. A folder with no more than this lost nothing to a typo."""
 OF_TRAINING = ("pairs.", "lora", "dpo")
 """Beginnings of the configuration's keys on which the evaluation before training does not depend."""
+BEFORE_TRAINING = r"before\.jsonl|before[\w-]*\.unfinished\.jsonl|samples[\w-]*\.jsonl(\.\w+)?"
+"""Files that are worth keeping, and do not depend on settings of the training."""
+ROUND = "round-"
+"""Beginning of the names of folders of rounds."""
 
 
 class RunFolder:
@@ -106,13 +120,26 @@ class RunFolder:
         )
 
     def _computed(self) -> list[str]:
-        """What is there that took work."""
+        """What is there that took work; in folders of rounds, too."""
+        found = []
+        for name in self._held():
+            if self._is_round(name):
+                found += [f"{name}/{inner}" for inner in RunFolder(self.path / name)._computed()]
+            elif name == "checkpoints":
+                found += [name] * any((self.path / name).glob("checkpoint-*"))
+            elif name not in PREPARED and not _is_environment(name):
+                found.append(name)
+        return found
+
+    def _is_round(self, name: str) -> bool:
+        return name.startswith(ROUND) and (self.path / name).is_dir()
+
+    def _of_training(self) -> list[str]:
+        """What is there that depends on settings of the training."""
         return [
             name
-            for name in self._held()
-            if name not in PREPARED
-            and not _is_environment(name)
-            and not (name == "checkpoints" and not any((self.path / name).glob("checkpoint-*")))
+            for name in self._computed()
+            if not re.fullmatch(BEFORE_TRAINING, name.rpartition("/")[2])
         ]
 
     def _refuse_others(self, *, resume: bool) -> None:
@@ -139,7 +166,7 @@ class RunFolder:
         if before is not None and begun:
             differing = _differences(self.path, before, resolved)
             of_training = [key for key in differing if key.startswith(OF_TRAINING)]
-            if computed == ["before.jsonl"] and len(of_training) == len(differing):
+            if computed and not self._of_training() and len(of_training) == len(differing):
                 self.changed = tuple(differing.values())
             elif differing:
                 raise RunFolderError(
@@ -149,7 +176,8 @@ class RunFolder:
                 )
         if not begun:
             for name in held:
-                if name != "checkpoints":  # without a checkpoint: nothing to lose, nothing to gain
+                # Folders without a checkpoint or a round's work: nothing to lose, nothing to gain.
+                if name != "checkpoints" and not self._is_round(name):
                     (self.path / name).unlink()
         for left_over in self.path.glob(PARTIAL):
             left_over.unlink(missing_ok=True)
@@ -160,10 +188,22 @@ class RunFolder:
             json.dumps(environment(), indent=2) + "\n",
         )
 
+    def kept(self) -> list[str]:
+        """What `--resume` would go on with: names of files and of the newest checkpoint."""
+        names = []
+        for name in self._computed():
+            above, _, own = name.rpartition("/")
+            if own == "checkpoints":
+                newest, _ = RunFolder(self.path / above).last_checkpoint()
+                names += [str(Path(above, Path(newest).name))] if newest else []
+            else:
+                names.append(name)
+        return names
+
     @property
     def trained(self) -> bool:
         """Whether training has left anything to go on from."""
-        return bool(set(self._computed()) - {"before.jsonl"})
+        return bool(self._of_training())
 
     def _take(self) -> None:
         """Hold the folder's lock, which the system lets go of when this process dies, however it dies.

@@ -5,26 +5,130 @@ Not here: making pairs (`pairs/`), fitting them to the trainer (`recipe.fit_to_l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xyreward.config import DPORecipe
 from xyreward.errors import ConfigError, DataError, LeakError
-from xyreward.judges import Judge, load_judge
+from xyreward.judges import Judge, described, load_judge, options_of
 from xyreward.pairs import PairSet, build_pairs
 from xyreward.pairs.answers import read_answers
 from xyreward.pairs.audit import Audit, AuditLimits, audit_pairs
 from xyreward.pairs.candidates import Candidate, references
-from xyreward.pairs.formats import read_pairs
+from xyreward.pairs.formats import pair_of_record, read_pairs, record_of
+from xyreward.sides import limited
 
 if TYPE_CHECKING:
     from xyreward.recipe import Data
 
 
-def are_sampled(config: DPORecipe) -> bool:
-    """Whether the pairs need answers of the policy, and so have to wait until it is loaded."""
-    return config.pairs.built is None and "on_policy" in config.pairs.sources
+class TrainingPairs:
+    """The pairs of a recipe, of which everything was checked that shows before a model is loaded.
+
+    Raises:
+        DataError: no pair can be made of reference answers; a file of answers or a folder of pairs that
+            cannot be used.
+        LeakError: pairs that were built with something else held out than this recipe evaluates on.
+        ConfigError: an option that would be written into the run folder and must not be.
+        JudgeError, StoreError, MissingDependency: the judge cannot be loaded, or cannot judge these
+            items.
+    """
+
+    def __init__(self, config: DPORecipe, data: Data) -> None:
+        self.config = config
+        self.data = data
+        wanted = config.pairs
+        self.are_sampled = "on_policy" in wanted.sources
+        """Whether answers of the policy are needed, and so have to wait until it is loaded."""
+        self.judge = pairs_judge(config)
+        if self.judge is not None and (check := getattr(self.judge, "check", None)) is not None:
+            check(list(data.train))
+        self.answers: list[Candidate] = []
+        if "references" in wanted.sources and wanted.built is None:
+            self.answers += references(data.train)
+        for file in wanted.answers:
+            # A file may have answers to the whole set.
+            self.answers += read_answers(
+                Path(file).expanduser(), data.train, source="cross_model", skip_unknown=True
+            ).candidates
+        self._made: PairSet | None = None
+        if wanted.built is not None:
+            self._made = _built(wanted.built, data)
+        elif self.judge is None:
+            self._made = self._build(self.answers)
+
+    def make(self, sampled: Sequence[Candidate] = ()) -> PairSet:
+        """The pairs.
+
+        Args:
+            sampled: answers of the policy, where `are_sampled`.
+
+        Raises:
+            DataError: no pair can be made.
+            JudgeError, StoreError: see `build_pairs`; what was paid for is in the store.
+        """
+        return self._made or self._build([*self.answers, *sampled])
+
+    def _build(self, answers: Sequence[Candidate]) -> PairSet:
+        wanted, data = self.config.pairs, self.data
+        return build_pairs(
+            data.train,
+            split="train",
+            answers=answers,
+            judge=self.judge,
+            rule=wanted.rule,
+            guards=wanted.guards,
+            held_out=data.sides.held_out,
+            balance=wanted.balance,
+            control_share=wanted.control_share,
+            max_pairs=wanted.max_pairs,
+            clusters=data.sides.clusters(data.train),
+            seed=self.config.seed,
+        )
+
+    def estimate(self) -> str:
+        """A line on what making them would take, all rounds together. Sends nothing.
+
+        Answers that are to be sampled are taken at their longest.
+        """
+        if self._made is not None:
+            made = self._made
+            left_out = ", ".join(f"{reason} {n}" for reason, n in sorted(made.dropped.items()))
+            return (
+                f"{len(made.pairs)} pairs, {made.control_share:.0%} from controls"
+                + (f" (left out: {left_out})" if left_out else "")
+                + "; no model judges their answers"
+            )
+        assert self.judge is not None
+        of = {item.id: item for item in self.data.train}
+        expected = [(of[c.item_id], c.text) for c in self.answers]
+        wanted = self.config.pairs.on_policy
+        if self.are_sampled:
+            longest = "word " * (wanted.max_new_tokens * 4 // 5)  # at four characters a token
+            expected += [
+                (item, f"{number} {longest}")
+                for item in limited(self.data.train, wanted.limit)
+                for number in range(wanted.samples * self.config.rounds)
+            ]
+        told = described(self.judge, [i for i, _ in expected], [text for _, text in expected])
+        return f"pairs of {len(expected)} answers, judged by {told}"
+
+    def plan(self, settings: Any) -> list[str]:
+        """Lines on the training, where the pairs are known before the policy is loaded.
+
+        Args:
+            settings: TRL's DPOConfig.
+        """
+        from xyreward.recipe import planned_steps
+
+        return [] if self._made is None else [planned_steps(settings, len(self._made.pairs))]
+
+
+def make_pairs(config: DPORecipe, data: Data, sampled: Sequence[Candidate] = ()) -> PairSet:
+    """The pairs that a recipe trains on; see `TrainingPairs`."""
+    return TrainingPairs(config, data).make(sampled)
 
 
 def pairs_judge(config: DPORecipe) -> Judge | None:
@@ -35,7 +139,7 @@ def pairs_judge(config: DPORecipe) -> Judge | None:
         JudgeError, MissingDependency: it cannot be loaded.
     """
     wanted = config.pairs
-    if wanted.judge is None:
+    if wanted.judge is None or wanted.built is not None:
         return None
     options: dict[str, Any] = dict(wanted.judge_options)
     if "api_key" in options:
@@ -43,60 +147,30 @@ def pairs_judge(config: DPORecipe) -> Judge | None:
             "pairs.judge_options.api_key: would be written into the run folder; set the key in the "
             "environment (ANTHROPIC_API_KEY, XYREWARD_CHAT_KEY)"
         )
-    if wanted.judge.partition(":")[0] in ("anthropic", "chat", "panel"):
-        folder = Path(config.output_dir).expanduser().resolve()
-        options.setdefault("run", f"{folder} pairs")  # a bill apart from the evaluation's
+    if "run" in options_of(wanted.judge):
+        options.setdefault("run", f"{config.bill} pairs")  # a bill apart from the evaluation's
     return load_judge(wanted.judge, **options)
 
 
-def make_pairs(config: DPORecipe, data: Data, sampled: Sequence[Candidate] = ()) -> PairSet:
-    """The pairs that a recipe trains on.
+def packed(pairs: PairSet) -> dict[str, Any]:
+    """Pairs as plain data, for another process; without the examples of what was dropped."""
+    plain = {f.name: getattr(pairs, f.name) for f in fields(PairSet)}
+    plain |= {name: dict(plain[name]) for name in ("dropped", "masked")}
+    return {**plain, "examples": (), "pairs": [record_of(pair) for pair in pairs.pairs]}
 
-    Args:
-        config: of the recipe.
-        data: whose train side they are of.
-        sampled: answers of the policy, where `are_sampled`.
 
-    Raises:
-        DataError: no pair can be made; a file of answers or a folder of pairs that cannot be used.
-        LeakError: pairs that were built with something else held out than this recipe evaluates on.
-        JudgeError: the judge cannot judge these items.
-    """
-    wanted = config.pairs
-    if wanted.built is not None:
-        return _built(wanted.built, data)
-    answers: list[Candidate] = []
-    if "references" in wanted.sources:
-        answers += references(data.train)
-    for file in wanted.answers:
-        # A file may have answers to the whole set.
-        answers += read_answers(
-            Path(file).expanduser(), data.train, source="cross_model", skip_unknown=True
-        ).candidates
-    answers += sampled
-    return build_pairs(
-        data.train,
-        split="train",
-        answers=answers,
-        judge=pairs_judge(config),
-        rule=wanted.rule,
-        guards=wanted.guards,
-        held_out=data.sides.held_out,
-        balance=wanted.balance,
-        control_share=wanted.control_share,
-        max_pairs=wanted.max_pairs,
-        clusters=data.sides.clusters(data.train),
-        seed=config.seed,
-    )
+def unpacked(plain: Mapping[str, Any]) -> PairSet:
+    """What `packed` packed."""
+    return PairSet(**{**plain, "pairs": tuple(map(pair_of_record, plain["pairs"]))})
 
 
 def _built(name: str, data: Data) -> PairSet:
     folder = read_pairs(Path(name).expanduser())
-    if not folder.audit.ok:
+    if not folder.audit.ok or folder.pairs.problems:
         raise DataError(
             [
                 f"{name}: its audit failed: {problem}. Build it anew, or allow it there"
-                for problem in folder.audit.problems
+                for problem in dict.fromkeys([*folder.audit.problems, *folder.pairs.problems])
             ]
         )
     built, here = folder.meta.get("held_out_hash"), data.sides.held_out.hash

@@ -394,7 +394,7 @@ def write_pairs(
     from xyreward.pairs.page import page
 
     target = Path(folder)
-    _check_wanted(formats, containers)
+    check_wanted(formats, containers)
     by_format = {fmt: rows(pair_set, fmt, items=items) for fmt in dict.fromkeys(formats)}
     if empty := [fmt for fmt, found in by_format.items() if not found]:
         raise DataError(
@@ -443,7 +443,12 @@ def write_pairs(
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _check_wanted(formats: Sequence[Format], containers: Sequence[Container]) -> None:
+def check_wanted(formats: Sequence[Format], containers: Sequence[Container]) -> None:
+    """Whether these can be written here.
+
+    Raises:
+        ConfigError, MissingDependency: see `write_pairs`.
+    """
     for what, wanted, known in (
         ("formats", formats, FORMATS),
         ("containers", containers, CONTAINERS),

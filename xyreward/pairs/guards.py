@@ -18,6 +18,7 @@ Not here: the labels (`rule.py`); how the audit tells it (`audit.py`).
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from rapidfuzz import fuzz
 from xyreward.chat_tokenizer import ChatTokenizer, Messages, load_chat_tokenizer
 from xyreward.embedded import POLICY_NAME
 from xyreward.errors import ConfigError
-from xyreward.items import Item, text_hash
+from xyreward.items import Item
 from xyreward.pairs.candidates import Judged
 from xyreward.pairs.held_out import (
     ANSWER_IS_HELD_OUT,
@@ -197,7 +198,7 @@ class Guards:
         one, other = chosen.text, rejected.text
         if held_out and (reason := held_out.item_objection(item)):
             return reason
-        if text_hash(one) == text_hash(other):
+        if _folded(one) == _folded(other):
             return SAME
         if self.nearly_identical is not None and alike(one, other, self.nearly_identical):
             return NEARLY_IDENTICAL
@@ -233,6 +234,12 @@ class Guards:
                     f"{self.limit(guard):.1%}; {_NEXT_STEP[guard]}, or set limits.{guard}"
                 )
         return tuple(lines)
+
+
+@lru_cache(maxsize=256)
+def _folded(text: str) -> str:
+    """As `items.text_hash` reads it."""
+    return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def alike(one: str, other: str, threshold: float) -> bool:
@@ -272,6 +279,8 @@ class TokenGuard:
         self.max_length = max_length
         # An answer is in several pairs of its item.
         self._prompt = lru_cache(maxsize=256)(self._prompt_ids)
+        self._fits = lru_cache(maxsize=256)(self._prompt_fits)
+        self._text = lru_cache(maxsize=256)(self._full_text)
         self._answer = lru_cache(maxsize=4096)(self._answer_ids)
 
     @classmethod
@@ -291,10 +300,17 @@ class TokenGuard:
 
     def objection(self, prompt: Messages, one: str, other: str) -> str | None:
         """Why a trainer would drop this pair or learn nothing from it; None where it would not."""
+        length, key = self.max_length, _key(prompt)
+        if (
+            length is not None
+            and self._fits(key)
+            and self.tokenizer.surely_differ(self._text(key, one), self._text(key, other), length)
+        ):
+            return None  # as nearly always; tokenising would be most of what all guards take
         (ids, begin), (other_ids, other_begin) = self._both(prompt, one, other)
-        if self.max_length is not None and max(begin, other_begin) >= self.max_length:
+        if length is not None and max(begin, other_begin) >= length:
             return PROMPT_LENGTH
-        return SAME_TOKENS if ids[: self.max_length] == other_ids[: self.max_length] else None
+        return SAME_TOKENS if ids[:length] == other_ids[:length] else None
 
     def cuts(self, prompt: Messages, one: str, other: str) -> bool:
         """Whether an answer reaches beyond `max_length`."""
@@ -302,11 +318,20 @@ class TokenGuard:
         return self.max_length is not None and longest > self.max_length
 
     def _both(self, prompt: Messages, one: str, other: str) -> list[tuple[tuple[int, ...], int]]:
-        key = tuple((message["role"], message["content"]) for message in prompt)
+        key = _key(prompt)
         return [self._answer(key, text) for text in (one, other)]
 
     def _prompt_ids(self, prompt: _Prompt) -> tuple[int, ...]:
         return tuple(self.tokenizer.prompt_ids(_messages(prompt)))
+
+    def _prompt_fits(self, prompt: _Prompt) -> bool:
+        assert self.max_length is not None
+        if self.tokenizer.surely_shorter(_messages(prompt), self.max_length):
+            return True
+        return len(self._prompt(prompt)) < self.max_length
+
+    def _full_text(self, prompt: _Prompt, answer: str) -> str:
+        return self.tokenizer.text(_messages(prompt), answer)
 
     def _answer_ids(self, prompt: _Prompt, answer: str) -> tuple[tuple[int, ...], int]:
         ids, begin = self.tokenizer.answer_ids(
@@ -316,6 +341,10 @@ class TokenGuard:
 
 
 _Prompt = tuple[tuple[str, str], ...]
+
+
+def _key(prompt: Messages) -> _Prompt:
+    return tuple((message["role"], message["content"]) for message in prompt)
 
 
 def _messages(prompt: _Prompt) -> list[dict[str, str]]:

@@ -146,7 +146,7 @@ class _Answers:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = [text for text in dict.fromkeys(texts) if len(tokens(text)) >= SHORTEST]
-        hashed = [np.unique(_hashes(_shingles(text))) for text in self._texts]
+        hashed = [np.unique(_hashes(tokens(text))) for text in self._texts]
         every, counts = (
             np.unique(np.concatenate(hashed), return_counts=True)
             if hashed
@@ -165,14 +165,17 @@ class _Answers:
         """Whether one of the texts stands in this one."""
         if len(self._keys) == 0:
             return False
-        mine = _shingles(text)
-        hashes = _hashes(mine)
+        found = tokens(text)
+        hashes = _hashes(found)
         at = np.searchsorted(self._keys, hashes)
         hits = np.flatnonzero(self._keys[np.minimum(at, len(self._keys) - 1)] == hashes)
         proposed: set[int] = set()
         for hit in hits:
             end = np.searchsorted(self._keys, hashes[hit], side="right")
             proposed.update(self._of[at[hit] : end].tolist())
+        if not proposed:
+            return False
+        mine = set(_windows(found))
         return any(self._contains(mine, self._texts[i]) for i in sorted(proposed))
 
     @staticmethod
@@ -194,5 +197,15 @@ def _windows(found: Sequence[str]) -> zip[Shingle]:
     return zip(*(found[i:] for i in range(SHINGLE)), strict=False)
 
 
-def _hashes(of: set[Shingle]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.fromiter(map(hash, of), np.int64, len(of))
+_WEIGHTS = np.random.default_rng(0).integers(2**62, size=SHINGLE) * 2 + 1
+"""One for each place in a shingle; odd, so that no bit of a token's hash is lost."""
+
+
+def _hashes(found: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """A hash of each shingle of these tokens, in order, made of its tokens' hashes."""
+    each = np.fromiter(map(hash, found), np.int64, len(found))
+    number = max(len(found) - SHINGLE + 1, 0)
+    hashes = np.zeros(number, np.int64)
+    for place, weight in enumerate(_WEIGHTS):
+        hashes += each[place : place + number] * weight  # wraps around
+    return hashes

@@ -148,7 +148,7 @@ def sample(
         raise DataError([f"item {name!r} is there twice, expected once" for name in twice])
     path = None if out is None else Path(out)
     if isinstance(policy, ModelAsker) or (isinstance(policy, str) and policy.startswith(REMOTE)):
-        asker = _asker(policy, sampling, options)
+        asker = load_sampler(policy, sampling, **options)
         return run_sync(
             _of_api(asker, items, sampling, path, origin, on_answers, keep=keep_truncated)
         )
@@ -173,7 +173,7 @@ def estimate_samples(
     """
     if isinstance(policy, str) and not policy.startswith(REMOTE):
         return None
-    asker = _asker(policy, sampling, options)
+    asker = load_sampler(policy, sampling, **options)
     return asker.estimate_of(lambda parameters: _questions(asker, parameters, items, sampling))
 
 
@@ -350,7 +350,13 @@ class _Sample(Question):
     number: int
 
 
-def _asker(policy: str | ModelAsker, sampling: Sampling, options: Mapping[str, Any]) -> ModelAsker:
+def load_sampler(policy: str | ModelAsker, sampling: Sampling, **options: Any) -> ModelAsker:
+    """A policy behind an API, ready to answer as `sampling` says; `sample` takes it.
+
+    Raises:
+        ConfigError: a setting that the policy does not have, or an option that `sampling` sets.
+        JudgeError: an unknown or impossible option.
+    """
     name = policy if isinstance(policy, str) else policy.name
     if name.startswith("anthropic:") and (
         sampling.temperature not in (None, 1.0) or sampling.top_p != 1

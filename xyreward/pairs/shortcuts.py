@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -46,6 +47,8 @@ class Traits(NamedTuple):
     """Question marks."""
 
 
+# Choosing pairs for balance asks, and then the audit of what was chosen.
+@lru_cache(maxsize=100_000)
 def traits(text: str) -> Traits:
     """Count. Linear in the length of the text, whatever the text."""
     return Traits(
@@ -165,7 +168,10 @@ RULES: tuple[FixedRule, ...] = (
 
 def picks(pairs: Sequence[Pair], rule: FixedRule, of: Mapping[str, Traits]) -> list[float]:
     """What a rule says of each pair."""
-    return [rule.picks(of[pair.chosen], of[pair.rejected]) for pair in pairs]
+    return [
+        rule.picks(of[pair.chosen_answer.answer.text], of[pair.rejected_answer.answer.text])
+        for pair in pairs
+    ]
 
 
 def reward_picks(pairs: Sequence[Pair]) -> list[float]:

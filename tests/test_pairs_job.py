@@ -1,0 +1,278 @@
+"""A job of pairs: what is refused before anything is sent, what it would take, what it leaves."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xyreward.config import PairsJob, load_config
+from xyreward.errors import ConfigError, DataError, JudgeError, RunFolderError
+from xyreward.loading import load_items
+from xyreward.pairs.formats import read_pairs
+from xyreward.pairs_job import PreparedJob, with_options
+from xyreward.testing import FakeAPI
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XYREWARD_STORE", str(tmp_path / "store.sqlite"))
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")
+    for name in ("XYREWARD_RUN", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def api() -> Iterator[FakeAPI]:
+    with FakeAPI(reply=answered) as running:
+        yield running
+
+
+def answered(body: dict[str, Any]) -> str | None:
+    """The policy never says the same twice; a judge's labels are drawn."""
+    if body["model"] != "policy":
+        return None
+    return (
+        f"Advice number {body['seed']}: begin at the top, and mind the {body['seed'] % 7} corners."
+    )
+
+
+def few(tmp_path: Path, n: int = 6) -> list[dict[str, Any]]:
+    """A source of `n` items of each kind, of mini."""
+    file = tmp_path / "few.jsonl"
+    if not file.exists():
+        items = load_items("mini")
+        kept = [i for kind in ("xy", "control") for i in [x for x in items if x.kind == kind][:n]]
+        file.write_text("".join(i.model_dump_json() + "\n" for i in kept), "utf-8")
+    return [{"source": str(file)}]
+
+
+def job(**keys: Any) -> PairsJob:
+    return PairsJob.model_validate(keys)
+
+
+def sampled(tmp_path: Path, api: FakeAPI, **keys: Any) -> PairsJob:
+    """Answers of a policy behind an API, judged by another model there; margin pairs, as it knows little."""
+    return job(
+        **{
+            "items": few(tmp_path),
+            "sources": ["on_policy"],
+            "policy": {"model": f"chat:policy@{api.base_url}"},
+            "on_policy": {"samples": 3, "limit": 3, "max_new_tokens": 32, "keep_truncated": True},
+            "judge": f"chat:judge@{api.base_url}",
+            "rule": {"margin": 0.01, "margin_pairs": 0.01},
+            "guards": {"language": False},
+            **keys,
+        }
+    )
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {
+        p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()
+    }
+
+
+def test_the_same_job_gives_the_same_bytes_and_pays_once(tmp_path: Path, api: FakeAPI) -> None:
+    wanted = sampled(tmp_path, api)
+    first = PreparedJob(wanted, tmp_path / "a").run()
+    paid = api.stats.billed
+    assert paid > 0
+    again = PreparedJob(wanted, tmp_path / "b").run()
+    assert api.stats.billed == paid
+    assert bytes_of(first.folder) == bytes_of(again.folder)
+    # Neither does it matter how fast it goes, what it may cost and whose bill it is.
+    slower = with_options(wanted, {"max_concurrency": 1, "run": "mine"})
+    assert bytes_of(PreparedJob(slower, tmp_path / "a").run().folder) == bytes_of(again.folder)
+    text = json.dumps(read_pairs(first.folder).meta)
+    assert "max_concurrency" not in text
+    assert str(tmp_path / "a") not in text
+
+
+def test_what_a_job_would_take_counts_what_the_store_has(tmp_path: Path, api: FakeAPI) -> None:
+    wanted = sampled(tmp_path, api)
+    planned = PreparedJob(wanted, tmp_path / "a").estimates()
+    assert planned[0].startswith("sampling 18 answers of chat:policy: 18 calls to make, 0 verdicts")
+    assert "judging 18 answers with chat:judge" in planned[1]
+    assert "18 calls to make" in planned[1]
+    assert api.stats.calls == 0
+    PreparedJob(wanted, tmp_path / "a").run()
+    calls = api.stats.calls
+    planned = PreparedJob(wanted, tmp_path / "b").estimates()
+    assert "0 calls to make, 18 verdicts in the store" in planned[0]
+    assert ": 0 calls to make" in planned[1]
+    assert api.stats.calls == calls
+    assert not (tmp_path / "b.samples.jsonl").exists()
+
+
+def test_a_writer_is_part_of_the_estimate(tmp_path: Path, api: FakeAPI) -> None:
+    wanted = job(
+        items=few(tmp_path),
+        sources=["references", "contrastive"],
+        writer=f"chat:writer@{api.base_url}",
+        judge="local",
+    )
+    prepared = PreparedJob(wanted, tmp_path / "a")
+    n = len(prepared.items)
+    writing, judging = prepared.estimates()
+    assert writing.startswith(f"writing {2 * n} answers with chat:writer: {n} calls to make")
+    references = sum(len(item.references) for item in prepared.items)
+    assert f"judging {references + 2 * n} answers" in judging
+    assert api.stats.calls == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "error", "said"),
+    [
+        ({"sources": ["on_policy"]}, ConfigError, "need a judge"),
+        ({"sources": ["cross_model"], "judge": "local"}, ConfigError, "go together"),
+        ({"answers": ["x.jsonl"]}, ConfigError, "go together"),
+        ({"writer": "anthropic:claude-sonnet-5-5"}, ConfigError, "go together"),
+        ({"on_policy": {"samples": 3}}, ConfigError, "on_policy has settings, but sources has no"),
+        ({"judge_options": {"votes": 3}}, ConfigError, "judge_options are of no judge"),
+        ({"policy_options": {"store": "x"}}, ConfigError, "for a policy behind an API"),
+        ({"order_check": True}, ConfigError, "order_check needs a judge"),
+        ({"judge": "local", "order_check": True}, (ConfigError, JudgeError), "local"),
+        (
+            {"tokens": {"max_length": 64}, "policy": {"model": "chat:m@http://127.0.0.1:1"}},
+            ConfigError,
+            "policy chat:m is behind an API and has no tokenizer here; name the model",
+        ),
+        ({"tokens": {"max_length": 64, "revision": "main"}}, ConfigError, "no model; name it in"),
+        (
+            {
+                "sources": ["on_policy"],
+                "judge": "local",
+                "policy": {"model": "anthropic:claude-haiku-5-5"},
+                "on_policy": {"temperature": 0.5},
+            },
+            ConfigError,
+            "samples at 1 and takes neither",
+        ),
+        (
+            {"sources": ["on_policy"], "judge": "local", "policy": {"model": "./nowhere"}},
+            ConfigError,
+            "no such folder",
+        ),
+        (
+            {"judge": "anthropic", "judge_options": {"api_key": "k"}},
+            ConfigError,
+            "would be written",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_sent(
+    tmp_path: Path, keys: dict[str, Any], error: Any, said: str
+) -> None:
+    overrides = [f"{name}={json.dumps(value)}" for name, value in keys.items()]
+    with pytest.raises(error) as caught:
+        PreparedJob(load_config(PairsJob, None, overrides), tmp_path / "out")
+    assert said in str(caught.value)
+    assert "Value error" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_writer_or_a_policy_without_a_key_is_found_before_the_other_is_asked(
+    tmp_path: Path, api: FakeAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    wanted = sampled(
+        tmp_path, api, sources=["on_policy", "contrastive"], writer="anthropic:claude-sonnet-5-5"
+    )
+    with pytest.raises(JudgeError, match="ANTHROPIC_API_KEY"):
+        PreparedJob(wanted, tmp_path / "out")
+    assert api.stats.calls == 0
+
+
+def test_a_folder_of_other_pairs_is_refused_before_anything_is_sent(
+    tmp_path: Path, api: FakeAPI
+) -> None:
+    out = tmp_path / "out"
+    PreparedJob(job(items=few(tmp_path)), out).run()
+    with pytest.raises(RunFolderError, match=r"another job.*config\.judge \(was None"):
+        PreparedJob(sampled(tmp_path, api), out)
+    (out / "pairs.jsonl").write_text("")
+    with pytest.raises(DataError, match="is not what was written"):
+        PreparedJob(job(items=few(tmp_path)), out)
+    (tmp_path / "empty").mkdir()
+    assert PreparedJob(job(items=few(tmp_path)), tmp_path / "empty").run().pairs.pairs
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(RunFolderError, match="is there and is no folder of pairs"):
+        PreparedJob(job(items=few(tmp_path)), tmp_path / "file")
+    with pytest.raises(RunFolderError, match="is no folder, expected one to make out in"):
+        PreparedJob(job(items=few(tmp_path)), tmp_path / "nowhere/out")
+    assert api.stats.calls == 0
+
+
+def test_one_bill_is_for_all_models_of_a_job(tmp_path: Path, api: FakeAPI) -> None:
+    wanted = sampled(
+        tmp_path, api, sources=["on_policy", "contrastive"], writer=f"chat:writer@{api.base_url}"
+    )
+    with_store = with_options(wanted, {"store": str(tmp_path / "mine.sqlite"), "votes": 2})
+    prepared = PreparedJob(with_store, tmp_path / "out")
+    assert {m.run for m in prepared.models} == {f"pairs {(tmp_path / 'out').resolve()}"}
+    assert len(prepared.models) == 3
+    assert with_store.judge_options["votes"] == 2
+    assert "votes" not in with_store.writer_options
+    assert "votes" not in with_store.policy_options
+    assert not (tmp_path / "store.sqlite").exists()
+    with pytest.raises(ConfigError, match="votes: neither judge nor policy nor writer"):
+        with_options(job(), {"votes": 2})
+
+
+def test_answers_of_files_are_counted_in_the_notes(tmp_path: Path) -> None:
+    items = few(tmp_path)
+    first = PreparedJob(job(items=items), tmp_path / "x").items[0]
+    file = tmp_path / "answers.jsonl"
+    rows = [{"item_id": first.id, "answer": r.text, "model": "m"} for r in first.references] + [
+        {"item_id": "another", "answer": "x", "model": "m"},
+        {"item_id": first.id, "answer": "cut", "model": "m", "truncated": True},
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    wanted = job(
+        items=items,
+        sources=["cross_model"],
+        answers=[str(file)],
+        judge="local",
+        rule={"margin_pairs": 0.01, "margin": 0.01},
+    )
+    report = PreparedJob(wanted, tmp_path / "out").run()
+    n = len(first.references)
+    assert report.notes == [
+        f"{file}: {n} of {n + 2} answers; 1 are to other items, 1 were cut at their limit"
+    ]
+    assert {p.chosen_answer.answer.source for p in report.pairs.pairs} == {"cross_model"}
+
+
+def test_a_policy_on_this_machine_is_sampled_once_and_its_tokens_are_looked_at(
+    tmp_path: Path, tiny: str
+) -> None:
+    wanted = job(
+        items=few(tmp_path),
+        sources=["on_policy"],
+        policy={"model": tiny},
+        on_policy={"samples": 2, "limit": 1, "max_new_tokens": 8, "keep_truncated": True},
+        judge="local",
+        rule={"margin_pairs": 0.01, "margin": 0.0},
+        guards={"language": False},
+        tokens={"max_length": 2048},
+    )
+    prepared = PreparedJob(wanted, tmp_path / "out")
+    assert prepared.tokens is not None
+    assert "on this machine" in prepared.estimates()[0]
+    with suppress(DataError):  # what it says is noise: perhaps no pair
+        prepared.run()
+    file = tmp_path / "out.samples.jsonl"
+    before = file.read_bytes()
+    assert len(before.splitlines()) == 4
+    assert PreparedJob(wanted, tmp_path / "out").estimates()[0].endswith("they are there")
+    other = wanted.model_copy(
+        update={"on_policy": wanted.on_policy.model_copy(update={"temperature": 0.5})}
+    )
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    with pytest.raises(RunFolderError, match=r"is of another job \(temperature was 1\.0, is 0\.5"):
+        PreparedJob(other, tmp_path / "out").run()
+    assert file.read_bytes() == before

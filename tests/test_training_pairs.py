@@ -1,0 +1,147 @@
+"""Pairs of a recipe: which are refused before a model is loaded, and what they would take."""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xyreward import recipe, training_pairs
+from xyreward.config import DPORecipe, PairsJob, dump_yaml, load_config
+from xyreward.errors import ConfigError, DataError, JudgeError, LeakError
+from xyreward.pairs.candidates import Candidate
+from xyreward.pairs_job import PreparedJob
+from xyreward.testing import FakeAPI
+from xyreward.training_pairs import TrainingPairs
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XYREWARD_STORE", str(tmp_path / "store.sqlite"))
+    for name in ("XYREWARD_RUN", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    job = PairsJob.model_validate({"max_pairs": 40})
+    return PreparedJob(job, tmp_path_factory.mktemp("built") / "pairs").run().folder
+
+
+def config(**keys: Any) -> DPORecipe:
+    return DPORecipe.model_validate({"output_dir": "run", **keys})
+
+
+def test_pairs_that_were_built_are_taken_as_they_are_and_their_audit_is_told(built: Path) -> None:
+    wanted = config(pairs={"built": str(built)})
+    prepared = TrainingPairs(wanted, recipe.load_data(wanted))
+    assert prepared.estimate() == "40 pairs; no model judges their answers"
+    pairs = prepared.make()
+    rows = [json.loads(line) for line in (built / "pairs.jsonl").read_text().splitlines()]
+    assert [p.id for p in pairs.pairs] == [row["id"] for row in rows]
+    facts = training_pairs.audit_facts(training_pairs.audited(wanted, pairs))
+    assert facts["pairs by rule"] == {"goal_focused": 40}
+    assert " to " in facts["audit of the pairs, shortcut: share in which it picks chosen"]["longer"]
+
+
+def test_pairs_that_were_built_with_other_items_held_out_are_refused(
+    built: Path, tmp_path: Path
+) -> None:
+    """A new item is held out, of those of which some are."""
+    file = tmp_path / "more.jsonl"
+    rows = [
+        {"id": f"new-{n}", "query": f"Where do the {n} swifts of tower {n * 7} sleep in month {n}?",
+         "stated_request": "a", "intended_request": "b", "misconception": "m",
+         "stated_solutions": "s", "intended_solutions": "i"}
+        for n in range(12)
+    ]  # fmt: skip
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    wanted = config(pairs={"built": str(built)}, items=[{"source": "mini"}, {"source": str(file)}])
+    data = recipe.load_data(wanted)
+    new = [item for item in data.sides.items if item.id.startswith("new-")]
+    assert any(data.splits.side(item) != "train" for item in new)
+    with pytest.raises(LeakError, match="built with other items held out"):
+        TrainingPairs(wanted, data)
+
+
+def test_pairs_whose_audit_failed_are_refused_with_the_problem(tmp_path: Path) -> None:
+    job = PairsJob.model_validate({"max_pairs": 40})
+    prepared = PreparedJob(job, tmp_path / "pairs")
+    original = prepared._build
+
+    def broken(answers: list[Candidate]) -> Any:
+        from dataclasses import replace
+
+        return replace(original(answers), problems=("a guard's limit was passed",))
+
+    prepared._build = broken  # type: ignore[method-assign]
+    assert not prepared.run().audit.ok
+    wanted = config(pairs={"built": str(tmp_path / "pairs")})
+    with pytest.raises(DataError, match="its audit failed: a guard's limit was passed"):
+        TrainingPairs(wanted, recipe.load_data(wanted))
+
+
+def test_built_pairs_go_with_no_other_key_but_a_written_configuration_reads_back(
+    built: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="so max_pairs would be ignored"):
+        config(pairs={"built": str(built), "max_pairs": 3})
+    wanted = config(pairs={"built": str(built)})
+    (tmp_path / "config.yaml").write_text(dump_yaml(wanted))
+    assert load_config(DPORecipe, tmp_path / "config.yaml") == wanted
+    with pytest.raises(ValueError, match="every round would train on the same pairs"):
+        config(pairs={"built": str(built)}, rounds=2)
+
+
+def test_a_folder_that_is_not_there_is_named() -> None:
+    wanted = config(pairs={"built": "nowhere"})
+    with pytest.raises(DataError, match="nowhere: no such folder"):
+        TrainingPairs(wanted, recipe.load_data(wanted))
+
+
+def test_a_judge_without_a_key_is_found_before_the_policy_is_loaded(tmp_path: Path) -> None:
+    wanted = config(pairs={"sources": ["on_policy"], "judge": "anthropic:claude-haiku-5-5"})
+    with pytest.raises(JudgeError, match="ANTHROPIC_API_KEY"):
+        TrainingPairs(wanted, recipe.load_data(wanted))
+    secret = config(
+        pairs={"sources": ["on_policy"], "judge": "anthropic", "judge_options": {"api_key": "k"}}
+    )
+    with pytest.raises(ConfigError, match=r"pairs\.judge_options\.api_key: would be written"):
+        TrainingPairs(secret, recipe.load_data(secret))
+
+
+def test_what_judging_would_take_is_for_all_rounds_and_on_a_bill_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with FakeAPI() as api:
+        wanted = config(
+            pairs={
+                "sources": ["on_policy"],
+                "judge": f"chat:judge@{api.base_url}",
+                "on_policy": {"samples": 2, "limit": 3},
+            },
+            rounds=2,
+        )
+        data = recipe.load_data(wanted)
+        prepared = TrainingPairs(wanted, data)
+        recipe.print_estimate(wanted, data, times=3, pairs=prepared.estimate())
+        assert "pairs of 24 answers, judged by chat:judge" in capsys.readouterr().out
+        assert "24 calls to make" in prepared.estimate()
+        assert api.stats.calls == 0
+    assert prepared.judge.run == f"{Path('run').resolve()} pairs"  # type: ignore[union-attr]
+    of_a_round = wanted.model_copy(update={"output_dir": "run/round-2"}).billed_to(wanted.bill)
+    assert training_pairs.pairs_judge(of_a_round).run == prepared.judge.run  # type: ignore[union-attr]
+
+
+def test_pairs_come_through_to_other_processes(built: Path) -> None:
+    wanted = config(pairs={"built": str(built)})
+    for pairs in (
+        TrainingPairs(wanted, recipe.load_data(wanted)).make(),
+        training_pairs.make_pairs(config(), recipe.load_data(config())),
+    ):
+        sent = pickle.loads(pickle.dumps(training_pairs.packed(pairs)))
+        arrived = training_pairs.unpacked(sent)
+        assert arrived.hash == pairs.hash
+        assert arrived.pairs == pairs.pairs
+        assert arrived.dropped == pairs.dropped
