@@ -280,10 +280,11 @@ def test_what_is_given_wrong_for_items_is_named(
     write(THEIRS, "items.jsonl")
     if given[0] == "--hub-split":
         given = [*given, *MAPPED]
+    paid = ["--judge", "anthropic", "--dry-run"]  # loads nothing, as `local` would
     for command in (
-        ["score", write(answers(1)), "--out", "o"],
-        ["attack"],
-        ["judge", "compare", "local"],
+        ["score", write(answers(1)), "--out", "o", *paid],
+        ["attack", *paid],
+        ["judge", "compare", "anthropic", "--dry-run"],
     ):
         done = run(*command, "--items", "items.jsonl", *given)
         assert done.status == 2
