@@ -154,6 +154,26 @@ def test_a_judge_that_pays_for_a_code_word_is_found_out() -> None:
     assert "over-authority" in report.to_markdown()
 
 
+def test_the_table_has_the_total_and_only_rows_that_were_paid() -> None:
+    items = [make_item(id=name, query=f"Question {name}?") for name in "ab"]
+    text = attack(WordJudge(), items, tries=0).to_markdown()
+    n = 10 * len(ATTACKS)
+    assert f"known attacks: paid 10 of {n}, {1000 / n:.1f} % (95 % interval over items " in text
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "base | n" not in line]
+    assert len(rows) == 3  # one kind of attack, three bases
+    assert all(int(row.split("|")[7]) for row in rows)
+    assert re.search(r"\n\d\d more rows, under which nothing was paid\.\n", text)
+    assert "search, best of 0: none." in text
+
+
+def test_a_gain_of_nothing_has_no_sign() -> None:
+    text = attack(WordJudge("no such word"), [make_item()], tries=0).to_markdown()
+    assert f"known attacks: paid 0 of {5 * len(ATTACKS)}, 0.0 % (no interval: one item)." in text
+    assert not re.search(r"[+-]0\.000", text)
+    assert text.count("| 0.000 |") > 0
+    assert len([line for line in text.splitlines() if line.startswith("| ")]) == 6
+
+
 def test_the_search_finds_what_is_paid_even_where_no_known_text_is_given() -> None:
     report = attack(WordJudge("do not: "), [make_item()], attacks=[], tries=64)
     assert report.known == ()

@@ -18,15 +18,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tqdm import tqdm
 
+import xyreward
 from xyreward import cli
 from xyreward.items import Item
+from xyreward.judges import Judge
+from xyreward.judges.model import ModelJudge
+from xyreward.judges.panel import model_judges
 from xyreward.loading import load_items
 from xyreward.score_file import begun_run
 from xyreward.store import VerdictStore
 from xyreward.testing import FakeAPI, Faults
 
 ITEM = "cleaning-cellar-summer-airing"
+GOOD_REPLY = {
+    "suggestions": [{"quote": "Go to bed on Sunday", "reason": "sleep", "serves": "intended"}],
+    "focus_reason": "all of it",
+    "focus": "intended",
+    "misconception_reason": "says why",
+    "identifies_misconception": True,
+}
+"""To the question of `judge check`."""
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +118,7 @@ def run(
 def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
     """`xyreward` in a process of its own."""
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    command = [sys.executable, "-W", "error", "-m", "xyreward.cli", *map(str, arguments)]
+    command = [sys.executable, "-W", "error", "-m", "xyreward", *map(str, arguments)]
     return subprocess.Popen(command, text=True, **{**streams, **options})
 
 
@@ -169,6 +182,115 @@ def test_options_of_the_command_line_are_options_of_load_judge() -> None:
     assert set(cli.JUDGE_OPTIONS) <= options_of("anthropic")
 
 
+def test_the_version_is_told(run: Callable[..., Ended]) -> None:
+    done = run("--version")
+    assert (done.status, done.out) == (0, f"xyreward {xyreward.__version__}\n")
+
+
+def test_no_summary_of_a_command_is_cut(run: Callable[..., Ended]) -> None:
+    for group in ([], ["judge"], ["store"]):
+        told = run(*group, "--help").out.partition("Commands:")[2]
+        assert told
+        assert "..." not in told
+    assert "key, model, form of reply, cache, price." in " ".join(
+        run("judge", "--help").out.split()
+    )
+
+
+def test_the_help_of_score_has_the_exit_statuses(run: Callable[..., Ended]) -> None:
+    told = " ".join(run("score", "--help").out.split())
+    assert "Exit status: 0 every answer has a verdict; 1 some have none" in told
+    assert "130 after Ctrl-C." in told
+
+
+# ---------------------------------------------------------------- items of other names
+
+
+THEIRS = [
+    {"text": f"How do I do {n}?", "y": "Do it.", "goal": "Be done.", "why": "It is not needed.",
+     "y_sol": ["this"], "x_sol": ["that"], "part": part, "id": f"i{n}"}
+    for n, part in enumerate(["train", "train", "validation", "test", "test", "test"])
+]  # fmt: skip
+MAPPED = [
+    *("--column", "query=text", "--column", "intended_request = goal"),
+    *("--column", "misconception=why", "--column", "stated_solutions=y_sol"),
+    *("--column", "intended_solutions=x_sol", "--column", "hub_split=part"),
+]
+
+
+def test_columns_of_items_are_mapped_on_the_command_line(run: Callable[..., Ended]) -> None:
+    write(THEIRS, "items.jsonl")
+    write([{"item_id": "i1", "answer": "a"}])
+    given = ["score", "answers.jsonl", "--items", "items.jsonl", "--judge", script({"a": None})]
+    plain = run(*given, "--out", "out.jsonl")
+    assert plain.status == 2
+    assert "no column for query" in plain.err
+    done = run(*given, *MAPPED, "--out", "out.jsonl")
+    assert (done.status, done.err.count("Error")) == (0, 0)
+    assert read()[0]["reward"] == 1
+    # Only those of one split of the source.
+    other = run(*given, *MAPPED, "--hub-split", "test", "--out", "o.jsonl")
+    assert other.status == 2
+    assert "item_id 'i1' is not among the 3 items" in other.err
+
+
+def test_items_without_a_kind_can_be_said_to_be_controls(run: Callable[..., Ended]) -> None:
+    rows = [{"id": "c", "query": "q?", "stated_request": "s", "stated_solutions": ["a"]}]
+    write(rows, "items.jsonl")
+    write([{"item_id": "c", "answer": "a"}])
+    given = ["score", "answers.jsonl", "--items", "items.jsonl", "--judge", script({"a": None})]
+    assert "no column for intended_request" in run(*given, "--out", "out.jsonl").err
+    done = run(*given, "--kind", "control", "--out", "out.jsonl")
+    assert done.status == 0
+    assert "mean reward, controls: " in done.out
+
+
+def test_a_side_does_not_depend_on_which_split_of_the_source_is_asked_for(
+    run: Callable[..., Ended],
+) -> None:
+    write(THEIRS, "items.jsonl")
+    given = ["attack", "--judge", "anthropic", "--dry-run", "--items", "items.jsonl", *MAPPED]
+
+    def attacks(*more: str) -> str:
+        done = run(*given, "--limit", "9", *more)
+        assert done.status == 0, done.err
+        return done.out
+
+    # All six are near-duplicates of each other, so those that the source calls train are on our test side.
+    for split, n in (("test", 3), ("train", 2), ("validation", 1)):
+        assert f"That is for {74 * n} known attacks" in attacks("--hub-split", split)
+    assert f"That is for {74 * 6} known attacks" in attacks()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--column", "query"], "'query' has no =, expected OURS=THEIRS"),
+        (["--column", "=text"], "'=text' has no ="),
+        (["--column", "query=a", "--column", "query=b"], "'query=b' names a field for the second"),
+        (["--kind", "xyz"], "'xyz', expected xy or control"),
+        (["--column", "stated_requst=y"], "names 'stated_requst' .did you mean 'stated_request'"),
+        (["--column", "query=txt"], "maps query to 'txt' .did you mean 'text'"),
+        (["--hub-split", "none"], "no split 'none'"),
+    ],
+)
+def test_what_is_given_wrong_for_items_is_named(
+    run: Callable[..., Ended], given: list[str], told: str
+) -> None:
+    write(THEIRS, "items.jsonl")
+    if given[0] == "--hub-split":
+        given = [*given, *MAPPED]
+    paid = ["--judge", "anthropic", "--dry-run"]  # loads nothing, as `local` would
+    for command in (
+        ["score", write(answers(1)), "--out", "o", *paid],
+        ["attack", *paid],
+        ["judge", "compare", "anthropic", "--dry-run"],
+    ):
+        done = run(*command, "--items", "items.jsonl", *given)
+        assert done.status == 2
+        assert re.search(told, " ".join(done.err.split())), done.err
+
+
 # ---------------------------------------------------------------- score
 
 
@@ -201,6 +323,27 @@ def test_failures_end_with_status_1_and_are_counted_by_kind(run: Callable[..., E
     assert [row["reward"] for row in read()] == [1.0, None, None, None]
 
 
+def test_the_closing_lines_count_and_average_by_kind_of_item(run: Callable[..., Ended]) -> None:
+    control = next(i.id for i in load_items("mini") if i.kind == "control")
+    others = [i.id for i in load_items("mini") if i.kind == "xy"][:5]
+    rows = [{"item_id": name, "answer": "good"} for name in others]
+    rows += [{"item_id": others[0], "answer": " "}, {"item_id": control, "answer": ""}]
+    rows += [{"item_id": others[0], "answer": "late"}]
+    judge = script({"good": None, "late": "timeout"})
+    done = run("score", write(rows), "--judge", judge, "--out", "out.jsonl")
+    assert (
+        "8 answers in out.jsonl\njudged 5, without a verdict 1, empty 2 (reward 0, no call)\n"
+        in done.out
+    )
+    assert "mean reward, controls: 0.000 (no interval), n 1\n" in done.out
+    hidden = r"mean reward, items with a hidden goal: 0.833 .95 % interval over items 0\.\d+ to 1.000., n 6"
+    assert re.search(hidden, done.out), done.out
+    assert "without a verdict: 1 (timeout 1); its reward is null\n" in done.out
+    assert {row["judge"] for row in read()} == {judge}
+    one = run("score", write([rows[0]]), "--judge", judge, "--out", "one.jsonl")
+    assert "1 answer in one.jsonl\njudged 1, without a verdict 0, empty 0\n" in one.out
+
+
 def test_a_failed_call_is_asked_for_again_with_another_out(
     run: Callable[..., Ended], api: FakeAPI
 ) -> None:
@@ -208,10 +351,10 @@ def test_a_failed_call_is_asked_for_again_with_another_out(
     given = ["score", write(answers(4)), "--judge", chat(api), "--schema", "json_schema"]
     first = run(*given, "--out", "out.jsonl")
     assert first.status == 1
-    assert "The same with another --out asks for these alone" in first.out
+    assert "The same with another --out asks for this alone" in first.out
     second = run(*given, "--out", "second.jsonl")
     assert second.status == 0
-    assert "1 calls, 3 from the store" in second.out
+    assert "1 call, 3 from the store" in second.out
 
 
 def test_an_unknown_price_shows_in_the_bill(run: Callable[..., Ended], api: FakeAPI) -> None:
@@ -233,16 +376,20 @@ def test_lost_calls_show_in_the_bill_and_never_as_0(
     done = run("score", write(answers(1)), *given, "--out", "out.jsonl")
     assert done.status == 0
     assert (
-        "1 calls without a reply are possibly billed, at most unknown, for 1 calls of unknown price"
+        "1 call without a reply is possibly billed, at most unknown, for 1 call of unknown price"
         in done.out
     )
+    assert "and possibly an unknown sum for 1 call without a reply\n" in done.out
+    assert not re.search(r"\b0\.0000", done.out)
     api.change(faults=Faults(script=("reset_after",)))
     done = run("score", write(answers(1)), "--base-url", api.base_url, "--judge", "anthropic",
                "--out", "priced.jsonl")  # fmt: skip
-    assert re.search(r"1 calls without a reply are possibly billed, at most 0\.1\d\d\d;", done.out)
+    assert re.search(r"1 call without a reply is possibly billed, at most 0\.1\d\d\d;", done.out)
     assert re.search(
-        r"in all, US dollars: 0\.00\d\d, and possibly 0\.1\d\d\d for calls without", done.out
+        r"in all, US dollars: 0\.00\d\d, and possibly 0\.1\d\d\d for 1 call without a reply\n",
+        done.out,
     )
+    assert re.search(r"possibly 0\.1\d\d\d for 1 call without a reply", run("store", "info").out)
 
 
 def test_the_bill_shows_what_the_prompt_cache_saved(
@@ -352,7 +499,7 @@ def test_a_panel_has_a_bill_and_an_estimate(run: Callable[..., Ended], api: Fake
             ["answers.jsonl", "--out", "o", "--judge", "chat:m@http://h", "--budget-usd", "5"],
             "the price of chat:m@http://h is unknown",
         ),
-        (["bare.jsonl", "--out", "o"], "JudgeError: bare.jsonl: 1 rows bring a query"),
+        (["bare.jsonl", "--out", "o"], "JudgeError: bare.jsonl: 1 row brings a query"),
     ],
     ids=lambda given: " ".join(given[1:] or given) if isinstance(given, list) else "",
 )
@@ -433,6 +580,24 @@ def test_a_dry_run_sends_nothing_and_makes_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_dry_run_with_the_local_judge_loads_no_model(tmp_path: Path) -> None:
+    write(answers(3))
+    code = (
+        "import sys\n"
+        "from xyreward.cli import main\n"
+        "for command in (['score', 'answers.jsonl', '--out', 'o'], ['attack', '--limit', '1'], "
+        "['judge', 'compare', 'local'], ['judge', 'check', 'local']):\n"
+        "    sys.argv = ['xyreward', *command, '--dry-run']\n"
+        "    try: main()\n"
+        "    except SystemExit as e: assert e.code == 0, command\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("local: makes no calls. Nothing was sent.\n") == 4
+    assert not (tmp_path / "o.partial").exists()
+
+
 def test_a_dry_run_takes_off_what_the_store_has(run: Callable[..., Ended], api: FakeAPI) -> None:
     given = ["--judge", "anthropic", "--base-url", api.base_url]
     run("score", write(answers(2)), *given, "--out", "out.jsonl")
@@ -478,6 +643,39 @@ def test_a_budget_that_is_spent_is_no_stop_but_failures(
     more = run(*given, "--out", "more.jsonl", "--budget-usd", 5, "--run", "r")
     assert more.status == 0
     assert api.stats.calls == 40
+
+
+def test_what_did_not_fit_into_the_budget_is_said_in_the_closing_lines(
+    run: Callable[..., Ended], api: FakeAPI
+) -> None:
+    given = ["score", write(answers(40)), "--judge", "anthropic", "--base-url", api.base_url]
+    done = run(*given, "--out", "out.jsonl", "--budget-usd", 0.15, "--run", "r")
+    assert re.search(r"the first over_budget: run 'r' has spent .* raise budget_usd", done.out)
+
+
+def test_a_budget_below_one_call_is_refused_before_anything_is_sent(
+    run: Callable[..., Ended], api: FakeAPI
+) -> None:
+    asked = ["--judge", "anthropic", "--base-url", api.base_url]
+    budget = ["--budget-usd", "0.0001"]
+    told = r"budget_usd is 0.0001, and one call of anthropic:claude-sonnet-5-5 may cost 0\.[01]\d+"
+    for command in (
+        ["score", write(answers(4)), *asked, "--out", "out.jsonl"],
+        ["attack", *asked, "--limit", "1", "--tries", "0"],
+        ["judge", "compare", "local", "anthropic", *asked[2:], "--limit", "1"],
+    ):
+        done = run(*command, *budget)
+        assert done.status == 2, done.out
+        assert re.search(told, done.err)
+    assert api.stats.requests == 0
+    assert not Path("out.jsonl.partial").exists()
+    # What the store has can be had for nothing.
+    assert run("score", write(answers(2)), *asked, "--out", "two.jsonl").status == 0
+    again = run("score", write(answers(2)), *asked, *budget, "--out", "again.jsonl")
+    assert again.status == 0
+    more = run("score", write(answers(4)), *asked, *budget, "--out", "more.jsonl")
+    assert more.status == 1
+    assert "over_budget 2" in more.out
 
 
 def test_a_mistake_of_ours_is_a_traceback_with_a_status_of_its_own(
@@ -562,6 +760,83 @@ def test_ctrl_c_ends_with_status_130_and_the_same_command_goes_on() -> None:
         # What was on its way may have been answered into the void; each process asks once for schemas.
         assert api.wait_idle().billed <= 1200 + 64 + 2
     assert [row["n"] for row in read()] == list(range(1200))
+
+
+@pytest.mark.parametrize(
+    "calls", [50, 2_000, 20_000, 120_000, 300_000, 500_000, 900_000, 1_300_000]
+)
+def test_ctrl_c_while_things_are_loaded_is_one_line_and_130(calls: int) -> None:
+    write([{"item_id": ITEM, "answer": "x"}])
+    code = (
+        "import os, signal, sys\n"
+        f"sys.argv = ['xyreward', 'score', 'answers.jsonl', '--judge', {script({'x': None})!r}]\n"
+        "sys.argv += ['--out', 'out.jsonl']\n"
+        "from xyreward.__main__ import main\n"
+        f"left = {calls}\n"
+        "def count(*_):\n"
+        "    global left\n"
+        "    left -= 1\n"
+        "    if left == 0:\n"
+        "        sys.setprofile(None)\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.setprofile(count)\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if done.returncode == 0:  # it was done before, on another release of what is loaded
+        assert calls >= 500_000
+        return
+    assert done.returncode == 130
+    assert done.stderr == "interrupted\n"
+
+
+def test_ctrl_c_that_a_library_made_another_error_of_is_130_all_the_same(
+    run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    def load(*_: Any, **__: Any) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+        except KeyboardInterrupt:
+            raise TypeError("a half made class") from None
+
+    monkeypatch.setattr("xyreward.loading.load_items", load)
+    done = run("score", write(answers(1)), "--out", "out.jsonl", "--judge", script({}))
+    assert (done.status, done.err) == (130, "interrupted\n")
+    assert signal.getsignal(signal.SIGINT) is before
+    monkeypatch.undo()
+    # And the next command knows nothing of it.
+    assert run("--version").status == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (
+            ["attack", "--limit", "1"],
+            "nothing was paid and nothing is kept; the same command begins",
+        ),
+        (["judge", "compare", "local"], "nothing was paid and nothing is kept"),
+        (["score", "answers.jsonl", "--out", "o"], "the rows in o.partial are kept, run the same"),
+    ],
+    ids=["attack", "compare", "score"],
+)
+def test_what_ctrl_c_leaves_of_a_judge_without_a_store_is_said_as_it_is(
+    run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch, command: list[str], told: str
+) -> None:
+    from xyreward.judges.local import LocalJudge
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalJudge, "judge", interrupted)
+    write(answers(1))
+    done = run(*command)
+    assert done.status == 130
+    assert f"interrupted; {told}" in done.err
+    assert "what was received" not in done.err
 
 
 def test_the_same_command_goes_on_with_its_bill_and_its_budget(
@@ -701,13 +976,63 @@ def test_in_a_log_file_there_is_no_line_per_answer(api: FakeAPI) -> None:
     assert "calls=3" in done.err
 
 
+def test_the_bar_moves_with_each_decided_answer(
+    api: FakeAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xyreward.judges import load_judge
+
+    panel = load_judge("panel:anthropic,anthropic:claude-haiku-5-5", base_url=api.base_url)
+    judge, other = model_judges(panel)
+    judge.votes = 2
+    made: list[tqdm[Any]] = []
+
+    class Bar(tqdm):  # type: ignore[misc]
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            made.append(self)
+
+    monkeypatch.setattr("tqdm.tqdm", Bar)
+    cases: list[tuple[Judge, list[ModelJudge], int]] = [
+        (panel, [judge, other], 3),
+        (other, [other], 1),
+    ]
+    for of, judges, per_answer in cases:
+        with cli._bar(10, [of]) as advance:
+            bar = made[-1]
+            for one in judges:
+                one.stats.decided = 0
+            advance(2)  # an earlier run did two
+            assert bar.n == 2
+            for n in range(1, 3 * per_answer + 1):
+                one = judges[n % len(judges)]
+                one._tick()
+                assert bar.n == 2 + n // per_answer
+            advance(4)  # the lot is done; one of its answers was asked for twice, or was empty
+            assert bar.n == 6
+            for _ in range(100 * per_answer):
+                judges[0]._tick()
+            assert bar.n == 10  # never beyond the end
+
+
 # ---------------------------------------------------------------- judges
 
 
 def test_check_tells_and_has_a_status(run: Callable[..., Ended], api: FakeAPI) -> None:
-    good = run("judge", "check", "anthropic", "--base-url", api.base_url, "--effort", "low")
+    api.change(reply=lambda body: GOOD_REPLY)
+    given = ["judge", "check", "anthropic", "--base-url", api.base_url]
+    good = run(*given, "--effort", "low")
     assert good.status == 0
     assert "one verdict: " in good.out
+    assert run(*given, "--budget-usd", "0.01").status == 2
+    calls = api.stats.calls
+    dry = run(*given, "--dry-run")
+    assert dry.status == 0
+    assert "2 calls, " in dry.out
+    assert api.stats.calls == calls
+    api.change(reply=lambda body: {**GOOD_REPLY, "focus": "stated"})
+    odd = run(*given)
+    assert odd.status == 1
+    assert "problem: the verdict: focus stated" in odd.out
     api.change(api_key="another")
     bad = run("judge", "check", "anthropic", "--base-url", api.base_url)
     assert bad.status == 1
@@ -809,13 +1134,41 @@ def test_a_store_is_shown_exported_imported_merged_and_pruned(
     assert "3 new records; 0" in run("store", "import", "all.jsonl", "--store", "o.sqlite").out
     assert "0 new records; 3" in run("store", "import", "all.jsonl", "--store", "o.sqlite").out
     assert "0 new records; 3" in run("store", "merge", "o.sqlite").out
-    assert "3 records would be removed" in run("store", "prune", "--judge", "chat:qwen").out
-    assert "3 records removed" in run("store", "prune", "--judge", "chat:qwen", "--yes").out
     assert "0 records would" in run("store", "prune", "--before", "2000-01-01").out
     assert run("store", "prune").status == 2
+    for wrong in (["--judge", "chat:qwem", "--yes"], ["--judge", "local"], ["--rubric", "xy-0"]):
+        none = run("store", "prune", *wrong)
+        assert none.status == 2
+        assert re.search(
+            r"no record has (judge|rubric version) '.*'; there is (chat:qwen|xy-)", none.err
+        )
+    # As every other command spells it: with the address, or as one of a panel.
+    for name in (chat(api), "chat:qwen", f"panel:local,{chat(api)}"):
+        assert "3 records would be removed" in run("store", "prune", "--judge", name).out
+    assert "3 records removed" in run("store", "prune", "--judge", chat(api), "--yes").out
+    assert "it is empty" in run("store", "prune", "--judge", "chat:qwen").err
 
 
-@pytest.mark.parametrize("command", [["info"], ["export", "x.jsonl"], ["prune", "--judge", "x"]])
+def test_prune_knows_the_short_name_of_the_vendors_judge(
+    run: Callable[..., Ended], api: FakeAPI
+) -> None:
+    given = ["--judge", "anthropic", "--base-url", api.base_url, "--out", "out.jsonl"]
+    run("score", write(answers(1)), *given)
+    assert "1 record removed" in run("store", "prune", "--judge", "anthropic", "--yes").out
+
+
+def test_on_a_fresh_install_nothing_is_stored_yet(
+    run: Callable[..., Ended], tmp_path: Path
+) -> None:
+    done = run("store", "info")
+    assert done.status == 0
+    assert "nothing is stored yet; " in done.out
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    "command", [["info", "--store", "x"], ["export", "x.jsonl"], ["prune", "--judge", "x"]]
+)
 def test_looking_for_a_store_makes_none(
     run: Callable[..., Ended], tmp_path: Path, command: list[str]
 ) -> None:

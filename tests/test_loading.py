@@ -523,10 +523,20 @@ def test_a_wrong_mapping_is_told(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "a.jsonl", ROW)
     found = problems(path, columns={"qurey": "q", "group": "thread", "stated_request": None})
     assert len(found) == 3
-    assert "columns= names 'qurey'; it can name id, query, " in found[0]
+    assert "columns= names 'qurey' (did you mean 'query'?); it can name id, query, " in found[0]
     assert "goal_focused" in found[0]
     assert "a.jsonl: columns= says there is no stated_request; no item goes without" in found
     assert found[2].startswith("a.jsonl: columns= maps group to 'thread'; there is id, query, ")
+
+
+def test_the_column_that_is_close_to_what_is_missing_or_mapped_comes_first(tmp_path: Path) -> None:
+    path = jsonl(
+        tmp_path / "a.jsonl", {k: v for k, v in ROW.items() if k != "query"} | {"qurey": "q?"}
+    )
+    (missing,) = problems(path)
+    assert "no column for query (is it 'qurey'?); looked for query, question, " in missing
+    (mapped,) = problems(path, columns={"query": "qury"})
+    assert "columns= maps query to 'qury' (did you mean 'qurey'?); there is " in mapped
 
 
 def test_a_csv_row_is_the_row_of_a_spreadsheet_with_its_line(tmp_path: Path) -> None:

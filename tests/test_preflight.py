@@ -11,7 +11,7 @@ import pytest
 from canned import Canned, Response
 
 from xyreward.errors import JudgeError
-from xyreward.preflight import ANSWER, SAMPLE, Preflight, preflight
+from xyreward.preflight import ANSWER, SAMPLE, Preflight, described, preflight
 from xyreward.rubric import Grounding, rubric_version
 from xyreward.testing import FakeAPI, Faults
 
@@ -222,8 +222,49 @@ def test_the_end_of_a_models_life_is_a_note(api: FakeAPI) -> None:
 def test_a_verdict_that_is_not_the_expected_one_is_shown_beside_it(api: FakeAPI) -> None:
     api.change(reply=lambda body: {**GOOD, "focus": "stated"})
     found = check(api)
-    assert found.ok  # small models err; whether it is good enough shows in `judge compare`
     assert "verdict: focus stated, intended solution yes (expected: intended, yes)" in found.lines
+    assert not found.ok
+    (problem,) = problems(found)
+    assert (
+        "is wrong on an example that leaves no doubt; see with `xyreward judge compare`" in problem
+    )
+    # Of the suggestions too, and whatever else the reply says.
+    api.change(reply=lambda body: {**GOOD, "suggestions": []})
+    assert not check(api).ok
+    api.change(reply=lambda body: {**GOOD, "identifies_misconception": False})
+    assert check(api).ok
+
+
+def test_what_a_check_would_send_is_told_without_loading_or_sending(
+    api: FakeAPI, tmp_path: Path
+) -> None:
+    assert described("local") == ["local: makes no calls. Nothing was sent."]
+    (told,) = described(JUDGE, base_url=api.base_url)
+    assert re.fullmatch(
+        rf"{JUDGE}: 2 calls, .*; US dollars: at most 0\.2\d. Nothing was sent.", told
+    )
+    first, second = described(f"panel:{JUDGE},chat:m@{api.base_url}", base_url=api.base_url)
+    assert "at most" in first
+    assert "at a price that is unknown" in second
+    assert api.stats.requests == 0
+    assert not (tmp_path / "v.sqlite").exists()
+    with pytest.raises(JudgeError, match="takes no options"):
+        described("local", effort="low")
+
+
+def test_a_budget_that_the_check_may_exceed_is_refused_without_a_call(api: FakeAPI) -> None:
+    with pytest.raises(JudgeError, match=r"the two calls to .* may cost 0\.2\d+ in the worst case"):
+        check(api, budget_usd=0.1)
+    assert api.stats.requests == 0
+    assert check(api, budget_usd=0.3).ok
+
+
+def test_a_prefix_that_the_server_does_not_count_is_said_in_a_sentence(api: FakeAPI) -> None:
+    told = "\n".join(check(None, f"chat:qwen@{api.base_url}").lines)
+    assert re.search(
+        r"shared prefix: about \d{4} tokens .an offline estimate; the server does not", told
+    )
+    assert "server tokens" not in told
 
 
 # ---------------------------------------------------------------- other judges

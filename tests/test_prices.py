@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xyreward.errors import ConfigError
-from xyreward.prices import Price, Prices, Rates, cost_table
+from xyreward.loading import load_items
+from xyreward.prices import Price, Prices, Rates, cost_table, usual_tokens
+from xyreward.rubric import Grounding, estimate_tokens, prefix, verdict_call
 from xyreward.verdict import Usage
 
 DOCS = Path(__file__).parent.parent / "docs" / "cost.md"
@@ -269,9 +271,9 @@ def test_the_table_in_the_docs_is_what_the_prices_give() -> None:
 
 
 def test_a_row_of_the_table_by_hand() -> None:
-    # Sonnet 5.5, 1,000 verdicts: 900,000 x 2 + 350,000 x 10 = 5.30 dollars without the prefix, which
-    # is 4,500,000 x 2 = 9.00 uncached; cached, 4,500 x 2.5 + 999 x 4,500 x 0.1 = 0.46 dollars.
-    row = "| `anthropic:claude-sonnet-5-5` | 14.30 | 5.76 | 7.15 | 2.88 |"
+    # Sonnet 5.5, 1,000 verdicts: 700,000 x 2 + 350,000 x 10 = 4.90 dollars without the prefix, which
+    # is 6,100,000 x 2 = 12.20 uncached; cached, 6,100 x 2.5 + 999 x 6,100 x 0.1 = 0.62 dollars.
+    row = "| `anthropic:claude-sonnet-5-5` | 17.10 | 5.52 | 8.55 | 2.76 |"
     assert row in cost_table(PACKAGED).splitlines()
 
 
@@ -282,10 +284,33 @@ def test_the_command_in_the_docs_prints_the_table() -> None:
     assert done.stdout.strip() == cost_table(PACKAGED)
 
 
+def test_the_tokens_that_the_docs_name_are_those_of_the_rubric() -> None:
+    text = " ".join(DOCS.read_text("utf-8").split())
+    usual = usual_tokens()
+    control = round(estimate_tokens(prefix("control")), -2)
+    assert f"- {usual['prefix_tokens']:,} tokens of instructions" in text
+    assert f"{control:,} for controls" in text
+    assert f"{usual['unique_tokens']} tokens of query" in text
+    assert f"{usual['output_tokens']} tokens of reply" in text
+    rubric = " ".join((DOCS.parent / "rubric.md").read_text("utf-8").split())
+    assert (
+        f"{usual['prefix_tokens']:,} tokens (items with a hidden goal), {control:,} (cont" in rubric
+    )
+    texts = []
+    for item in load_items("mini", split="test"):
+        grounding = Grounding.of(item)
+        assert grounding is not None
+        texts += [verdict_call(item, grounding, r.text) for r in item.references]
+    unique = sum(estimate_tokens(call.text) for call in texts) / len(texts)
+    assert unique == pytest.approx(usual["unique_tokens"], rel=0.1)
+    size = sum(len((c.prefix + c.text + json.dumps(c.schema)).encode()) for c in texts) / len(texts)
+    assert size + 500 == pytest.approx(25_000, rel=0.05)
+
+
 def test_the_other_figures_in_the_docs() -> None:
     text = " ".join(DOCS.read_text("utf-8").split())
     assert PACKAGED.checked in text
-    most = PACKAGED.worst_case(20_000, 4096, "claude-sonnet-5-5")
+    most = PACKAGED.worst_case(25_000, 4096, "claude-sonnet-5-5")
     assert f"with `claude-sonnet-5-5` and `max_tokens=4096` that is {most:.3f} dollars" in text
     thinking = PACKAGED.cost(usage(output_tokens=1000), "claude-sonnet-5-5")
     assert thinking is not None
@@ -325,4 +350,4 @@ def test_an_unknown_model_has_an_unknown_estimate() -> None:
     )
     assert unknown is None
     own = Prices({"chat:x": Price(Rates(1, 1, 1, 1))})
-    assert "| `chat:x` | 5.75 | 5.75 | unknown | unknown |" in cost_table(own)
+    assert "| `chat:x` | 7.15 | 7.15 | unknown | unknown |" in cost_table(own)

@@ -1,5 +1,6 @@
 """The README keeps its word: its program prints what it shows, its links and commands exist."""
 
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from xyreward.cli import app
+from xyreward.testing import FakeAPI
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
@@ -64,6 +66,22 @@ def run(program: str, folder: Path) -> list[str]:
     )
     assert done.returncode == 0, done.stderr
     return [ln.rstrip() for ln in done.stdout.splitlines()]
+
+
+def test_the_program_about_judges_runs_as_it_stands(tmp_path: Path) -> None:
+    (program,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "judges.md").read_text("utf-8"), re.DOTALL
+    )
+    with FakeAPI() as api:
+        fake = {"ANTHROPIC_BASE_URL": api.base_url, "ANTHROPIC_API_KEY": "any"}
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", program],
+            capture_output=True, text=True, check=False, cwd=tmp_path, env={**os.environ, **fake},
+        )  # fmt: skip
+        assert api.stats.calls == 3
+    assert done.returncode == 0, done.stderr
+    assert "calls=3" in done.stdout
+    assert (tmp_path / "verdicts.sqlite").exists()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

@@ -98,8 +98,9 @@ def left() -> list[str]:
 
 def test_every_row_comes_back_in_order_with_what_was_made_of_it() -> None:
     report = run([row("good", "b", n=1, tags=["x"]), row("late"), row("bad", step={"k": None})])
-    assert report == FileReport(rows=3, failed=report.failed, resumed=0)
+    assert (report.rows, report.resumed, report.empty) == (3, 0, 0)
     assert report.failed == {"timeout": 1}
+    assert report.reasons == {"timeout": "late"}
     first, second, third = read()
     assert first["n"] == 1
     assert first["tags"] == ["x"]
@@ -129,7 +130,10 @@ def test_an_empty_answer_is_worth_nothing_and_not_asked_about() -> None:
     empty, blank, _ = read()
     for one in (empty, blank):
         assert one["reward"] == 0
-        assert one["judge"] == "empty answer"
+        assert (
+            one["judge"] == "scripted"
+        )  # as in all other rows, so that a file has one group per judge
+        assert one["verdict"]["flags"] == ["empty_answer"]
         assert one["verdict"]["focus"] == "neither"
         assert one["failure"] is None
 
@@ -218,7 +222,10 @@ def test_half_a_surrogate_pair_is_carried_over_as_it_came() -> None:
         ("[1]", "is list, expected an object"),
         ('"text"', "is str, expected an object"),
         ("null", "is NoneType, expected an object"),
-        ('{"item_id": "a"}', "has no answer, expected a string"),
+        ('{"item_id": "a"}', "has no answer, expected a string; there is item_id$"),
+        ('{"item_id": "a", "answr": "x"}', "there is answr, item_id; is it 'answr'"),
+        ('{"item_di": "a", "answer": "x"}', "only answer, item_di; is it 'item_di'"),
+        ('{"querry": "a", "answer": "x"}', "only answer, querry; is it 'querry'"),
         ('{"item_id": "a", "answer": null}', "answer is None, expected a string"),
         ('{"item_id": "a", "answer": 1}', "answer is 1, expected a string"),
         ('{"item_id": "a", "answer": ["good"]}', r"answer is \['good'\], expected a string"),
@@ -260,9 +267,11 @@ def test_twenty_problems_are_shown_and_the_rest_is_counted(wrong: int, more: int
         AnswersFile(write([row("good", "z")] * wrong + [row("good")]), ITEMS)
     told = str(caught.value)
     assert told.count("item_id 'z'") == min(wrong, 20)
-    assert ("more lines have problems" in told) == (more > 0)
     if more:
-        assert told.endswith(f"answers.jsonl: {more} more lines have problems")
+        lines = "line has" if more == 1 else "lines have"
+        assert told.endswith(f"answers.jsonl: {more} more {lines} problems")
+    else:
+        assert "more line" not in told
     assert ".problems" not in told  # nobody on a command line can look there
 
 
@@ -329,7 +338,7 @@ def test_a_judge_that_cannot_judge_is_found_before_the_first_row() -> None:
     assert asked == [["b", "a"]]
     bare = AnswersFile(write([{"query": "How do I?", "answer": "good"}, row("good")]), ITEMS)
     assert (bare.bare, [i.id for i in bare.named]) == (1, ["a"])
-    with pytest.raises(JudgeError, match=r"1 rows bring a query .*'scripted' cannot infer it"):
+    with pytest.raises(JudgeError, match=r"1 row brings a query .*'scripted' cannot infer it"):
         bare.check(JUDGE)
     with pytest.raises(JudgeError, match="'panel:scripted,other' cannot infer it"):
         bare.check(PanelJudge([JUDGE, OTHER_JUDGE]))
@@ -406,6 +415,45 @@ def broken(at: int) -> list[Any]:
     Path("out.jsonl.partial").write_bytes(b"".join(lines[:at]))
     Path("out.jsonl.partial.job").write_text(json.dumps(job), "utf-8")
     return [json.loads(line) for line in lines]
+
+
+@pytest.mark.usefixtures("small")
+def test_what_is_counted_is_of_all_rows_whoever_did_them() -> None:
+    whole = run(SEVEN, out="all.jsonl")
+    assert (whole.empty, whole.failed, whole.reasons) == (1, {"timeout": 1}, {"timeout": "late"})
+    (mean,) = whole.means().values()
+    assert (mean.value, mean.n) == (0.5, 6)
+    broken(4)
+    resumed = run(SEVEN)
+    assert resumed.resumed == 4
+    for name in ("rows", "empty", "failed", "reasons"):
+        assert getattr(resumed, name) == getattr(whole, name)
+    assert resumed.means() == whole.means()
+
+
+def test_means_are_apart_by_kind_and_have_an_interval_over_items() -> None:
+    items = [make_item(id=f"x{n}", query=f"Question {n}?") for n in range(30)]
+    items += [make_item(id="c", kind="control")]
+    rows = [row("good" if n % 3 else "bad", f"x{n}") for n in range(30)] * 2
+    report = run(AnswersFile(write([*rows, row("", "c")]), items))
+    control, hidden = report.means().values()
+    assert list(report.means()) == ["controls", "items with a hidden goal"]
+    assert (control.value, control.low, control.n) == (0.0, None, 1)
+    assert (hidden.value, hidden.n) == (2 / 3, 60)
+    # Two answers to one item are not two independent ones: the interval is that of 30 items.
+    assert hidden.low is not None
+    assert hidden.low < 0.55
+    from xyreward.stats import mean
+
+    assert hidden == mean([float(n % 3 > 0) for n in range(30)] * 2, [str(n) for n in range(30)] * 2,
+                          bounds=(0, 1))  # fmt: skip
+
+
+def test_memory_for_means_does_not_grow_with_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BUCKETS", 5)
+    items = [make_item(id=f"x{n}", query=f"Question {n}?") for n in range(50)]
+    report = run(AnswersFile(write([row("good", f"x{n}") for n in range(50)]), items))
+    assert len(report.sums["items with a hidden goal"]) == 5
 
 
 @pytest.mark.usefixtures("small")
@@ -524,8 +572,11 @@ OTHER_SCRIPT = ScriptedJudge({**SCRIPT, (None, "x"): GOOD})
         ({"answers": [*SEVEN[:-1], row("bad", n=6)]}, "answers was '"),
         ({"judge": OTHER_JUDGE}, "judge was 'scripted', is 'other'"),
         ({"judge": OTHER_SCRIPT}, "rubric_version was 'script-"),
-        ({"reward": Reward(soft=True)}, "reward was 'Reward"),
-        ({"reward": Reward(focus=2)}, "reward was 'Reward"),
+        ({"reward": Reward(soft=True)}, "reward.soft was False, is True"),
+        (
+            {"reward": Reward(focus=2, length_limit=900)},
+            "reward.focus was 1.0, is 2, reward.length_limit was None, is 900",
+        ),
     ],
     ids=["more answers", "another answer", "judge", "rubric", "soft", "weights"],
 )
@@ -533,7 +584,9 @@ def test_a_partial_file_of_another_job_is_refused_and_says_what_differs(
     options: dict[str, Any], told: str
 ) -> None:
     broken(4)
-    with pytest.raises(RunFolderError, match=rf"is of another job \({told}.*choose another --out"):
+    with pytest.raises(
+        RunFolderError, match=rf"is of another job \({told}[^=]*choose another --out"
+    ):
         run(options.pop("answers", SEVEN), **options)
     assert len(read("out.jsonl.partial")) == 4
 
@@ -548,9 +601,9 @@ def test_a_partial_file_for_other_items_is_refused() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
-        ({"votes": 2}, {}, r"votes was \[2\], is \[1\]"),
-        ({"effort": "low"}, {"effort": "high"}, "parameters was"),
-        ({"max_tokens": 900}, {}, "parameters was"),
+        ({"votes": 2}, {}, r"votes was 2, is 1"),
+        ({"effort": "low"}, {"effort": "high"}, "parameters.effort was 'low', is 'high'"),
+        ({"max_tokens": 900}, {}, "parameters.max_tokens was 900, is None"),
     ],
 )
 def test_other_options_of_the_judge_are_another_job(

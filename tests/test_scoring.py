@@ -117,7 +117,9 @@ def test_an_empty_answer_is_worth_0_for_both_kinds_of_item_and_costs_no_call(
     found = score(item, answer, judge, Reward(soft=soft, stated=1))
     assert judge.asked == []
     assert found.reward == 0.0
-    assert found.source == "empty answer"
+    assert found.verdict is not None
+    assert found.source == found.verdict.judge == "recording"
+    assert found.verdict.flags == ("empty_answer",)
     assert found.failure is None
     assert found.verdict is not None
     assert found.verdict.labels == Labels(False, False, "neither", False)
@@ -137,7 +139,9 @@ def test_empty_answers_among_others_keep_everything_in_its_place() -> None:
     found = score(items, ["", "to b", "  ", "to d"], judge)
     assert judge.asked == [(["b", "d"], ["to b", "to d"])]
     assert [s.reward for s in found] == [0.0, 1.0, 0.0, 1.0]
-    assert [s.source for s in found] == ["empty answer", "recording", "empty answer", "recording"]
+    assert {s.source for s in found} == {"recording"}
+    flags = [s.verdict.flags if s.verdict else None for s in found]
+    assert flags == [("empty_answer",), (), ("empty_answer",), ()]
 
 
 def test_one_in_one_out_lists_in_list_out() -> None:

@@ -358,10 +358,49 @@ def test_info_says_what_is_there(store: VerdictStore) -> None:
     assert found.runs == {"run": Spent(possibly_usd=0.25, lost_calls=1)}
     text = str(found)
     assert "5 records" in text
-    assert "possibly $0.25 for 1 lost ones" in text
-    assert "1 batches submitting" in text
-    assert "1 verdicts on their way" in text
+    assert "US dollars: 0.0156 and 1 record of unknown price" in text
+    assert "US dollars: 0.0000, and possibly 0.2500 for 1 call without a reply" in text
+    assert "1 batch submitting" in text
+    assert "1 verdict on its way" in text
     assert text.replace("\n", "").isprintable()
+
+
+def test_info_shows_no_unknown_price_as_0(store: VerdictStore) -> None:
+    store.add_many([record("a", cost_usd=None), record("b", cost_usd=None)])
+    ledger = store.ledger
+    for end in (lambda r: ledger.settle(r, None), ledger.lose, lambda r: None):
+        reservation = ledger.reserve("run", None)
+        assert reservation
+        end(reservation)
+    text = str(info(store))
+    assert "US dollars: unknown, for 2 records of unknown price" in text
+    assert (
+        "run run: 1 call, US dollars: unknown, for 3 calls of unknown price, and possibly an unknown sum for "
+        "1 call without a reply; 1 call on its way"
+    ) in text
+    assert "0.0" not in text.partition("MiB")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("rows.jsonl", b'{"item_id": "a", "answer": "x"}\n' * 61),
+        ("rows.jsonl", b"item_id,answer\na,x\n" * 61),
+        ("rows.jsonl", b"[1]\n" * 61),
+        ("rows.jsonl", b"\n\n{}\n" * 61),
+    ],
+    ids=["answers", "CSV", "lists", "empty objects"],
+)
+def test_a_file_that_is_no_export_is_one_problem(
+    store: VerdictStore, tmp_path: Path, name: str, content: bytes
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        import_(store, tmp_path / name)
+    (problem,) = caught.value.problems
+    assert "so the file is none that `xyreward store export` wrote (found " in problem
+    assert "expected key, kind, created" in problem
+    assert len(problem) < 500
 
 
 def test_info_of_an_empty_store(store: VerdictStore) -> None:

@@ -29,6 +29,8 @@ from xyreward.items import Item
 from xyreward.judges import Judge, load_judge
 from xyreward.reward import Reward
 from xyreward.scoring import ascore, run_sync
+from xyreward.stats import mean
+from xyreward.words import noun
 
 TOLERANCE = 0.05
 """A gain in reward up to this counts as none."""
@@ -162,14 +164,18 @@ class AttackReport:
         }
 
     def to_markdown(self, shown: int = 10) -> str:
-        """Tables: gains by kind of attack and by base, and the best paid attempts."""
+        """What was paid in all, the rows of kind of attack and base that gained most, the best attempts.
+
+        Of the rows those are shown under which something was paid, or where nothing was the first five;
+        at most `shown`. `to_dict` has all.
+        """
         lines = [
-            f"Judge `{self.judge}` (`{self.rubric_version}`), {self.items} items; gains in reward, from 0 "
-            f"to 1; paid: a gain above {TOLERANCE}.",
+            f"Judge `{self.judge}` (`{self.rubric_version}`), {self.items} {noun(self.items, 'item')}; "
+            f"gains in reward, from 0 to 1; paid: a gain above {TOLERANCE}.",
             "",
-            *_table("known attacks", self.known),
+            *_table("known attacks", self.known, shown),
             "",
-            *_table(f"search, best of {self.tries}", self.found),
+            *_table(f"search, best of {self.tries}", self.found, shown),
         ]
         if self.unjudged:
             lines += ["", f"Left out, since the judge failed on the base answer: {self.unjudged}."]
@@ -207,18 +213,46 @@ def _summary(attempts: Iterable[Attempt]) -> list[dict[str, Any]]:
     ]
 
 
-def _table(title: str, attempts: Sequence[Attempt]) -> list[str]:
-    rows = [
+def _table(title: str, attempts: Sequence[Attempt], shown: int) -> list[str]:
+    share = mean(
+        [float(_is_paid(a)) for a in attempts], [a.item_id for a in attempts], bounds=(0, 1)
+    )
+    if share is None:
+        return [f"{title}: none."]
+    paid = sum(map(_is_paid, attempts))
+    between = "no interval: one item"
+    if share.low is not None and share.high is not None:
+        between = f"95 % interval over items {100 * share.low:.1f} to {100 * share.high:.1f}"
+    total = f"{title}: paid {paid} of {len(attempts)}, {100 * share.value:.1f} % ({between})."
+
+    rows = _summary(attempts)
+    rows.sort(key=lambda row: (-row["paid"], -max(row["max_gain"], row["max_gain_hard"])))
+    kept = [row for row in rows if row["paid"]][:shown] or rows[: min(5, shown)]
+    lines = [
+        total,
+        "",
         f"| {title} | base | n | mean gain | largest | largest, hard | paid | judge failed |",
         "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
-    rows += [
-        f"| {row['kind']} | {row['base']} | {row['n']} | {row['mean_gain']:+.3f} "
-        f"| {row['max_gain']:+.3f} | {row['max_gain_hard']:+.3f} | {row['paid']} "
+    lines += [
+        f"| {row['kind']} | {row['base']} | {row['n']} | {_signed(row['mean_gain'])} "
+        f"| {_signed(row['max_gain'])} | {_signed(row['max_gain_hard'])} | {row['paid']} "
         f"| {row['judge_failed']} |"
-        for row in _summary(attempts)
+        for row in kept
     ]
-    return rows
+    if left := rows[len(kept) :]:
+        also = sum(row["paid"] > 0 for row in rows) - sum(row["paid"] > 0 for row in kept)
+        what = f"{also} of them with something paid" if also else "under which nothing was paid"
+        lines += ["", f"{len(left)} more {noun(len(left), 'row')}, {what}."]
+    failed = sum(row["judge_failed"] for row in rows)
+    if failed:
+        lines += ["", f"The judge failed on {failed} of these answers, which counts as not paid."]
+    return lines
+
+
+def _signed(gain: float) -> str:
+    text = f"{gain:+.3f}"
+    return "0.000" if float(text) == 0 else text
 
 
 # ---------------------------------------------------------------- running

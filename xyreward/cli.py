@@ -11,7 +11,7 @@
 
 Exit status: 0 done; 1 done, but some answers have no verdict (or a check found a problem); 2 nothing was
 sent, because something given is wrong; 3 stopped on the way (wrong key, spent limit, full disk, or a
-mistake of ours); 130 interrupted. What was paid for is in the store in every case.
+mistake of ours); 130 interrupted, at whatever time. What was paid for is in the store in every case.
 
 Not here: what the commands do (`score_file.py`, `attack.py`, `compare.py`, `store/`).
 """
@@ -33,14 +33,24 @@ import typer
 from xyreward.cli_agree import agree, annotate
 from xyreward.cli_pairs import pairs
 from xyreward.errors import JudgeError, StoreError, XYRewardError, printable
+from xyreward.interrupts import INTERRUPT, INTERRUPTED
+from xyreward.words import dollars, noun
 
 if TYPE_CHECKING:  # --help is to come at once, so each command imports what it needs
+    from xyreward.items import Item
     from xyreward.judges import Judge
     from xyreward.judges.asking import ModelAsker
+    from xyreward.splits import Splits
 
 T = TypeVar("T")
 
-FAILED, WRONG, STOPPED, INTERRUPTED = 1, 2, 3, 130
+FAILED, WRONG, STOPPED = 1, 2, 3
+
+STATUSES = (
+    "Exit status: 0 every answer has a verdict; 1 some have none, or something was found; 2 something given "
+    "is wrong, and nothing was sent; 3 stopped on the way (wrong key, spent limit, full disk); 130 "
+    "after Ctrl-C."
+)
 
 app = typer.Typer(
     help="Rewards for serving the goal behind a question.",
@@ -110,22 +120,45 @@ JUDGE_OPTIONS: Mapping[str, Any] = {
 judges which take none can be used without them."""
 
 
-def _judge_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command these options (all where none are named); it gets those given as `options`."""
+ITEM_OPTIONS: Mapping[str, Any] = {
+    "columns": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--column",
+            metavar="OURS=THEIRS",
+            help="Which column of --items holds a field; may be repeated. OURS= alone: there is none.",
+        ),
+    ],
+    "kind": Annotated[
+        str | None,
+        typer.Option(help="Of items without a column kind: xy or control. [default: xy]"),
+    ],
+    "hub_split": Annotated[
+        str | None, typer.Option(help="Only items of this split of the source.")
+    ],
+    "revision": Annotated[str | None, typer.Option(help="Commit of a hub data set.")],
+}
+"""Options of `load_items` beside the source."""
+
+
+def _options(
+    table: Mapping[str, Any], to: str, names: Sequence[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command options of a table (all where none are named); it gets those given as `to`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
-        own = [p for p in signature.parameters.values() if p.name != "options"]
+        own = [p for p in signature.parameters.values() if p.name != to]
         added = [
             inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=JUDGE_OPTIONS[name]
+                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=table[name]
             )
-            for name in names or JUDGE_OPTIONS
+            for name in names or table
         ]
 
         def with_options(**given: Any) -> None:
             taken = {p.name: given.pop(p.name) for p in added}
-            command(**given, options={k: v for k, v in taken.items() if v is not None})
+            command(**given, **{to: {k: v for k, v in taken.items() if v is not None}})
 
         with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
         with_options.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
@@ -134,14 +167,52 @@ def _judge_options(*names: str) -> Callable[[Callable[..., None]], Callable[...,
     return decorate
 
 
+def _judge_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return _options(JUDGE_OPTIONS, "options", names)
+
+
+def _item_options() -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return _options(ITEM_OPTIONS, "loading")
+
+
+def _command(of: typer.Typer, name: str | None = None, **settings: Any) -> Callable[[T], T]:
+    """As `of.command`, but the list of commands has the whole first sentence of each."""
+
+    def add(command: Any) -> Any:
+        first = " ".join((command.__doc__ or "").split("\n\n")[0].split())
+        return of.command(name, short_help=first, **settings)(command)
+
+    return add
+
+
 def main() -> None:
     """Entry point of the `xyreward` command."""
     with _errors():
         app()
 
 
-@app.command()
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        from xyreward import __version__
+
+        _say(f"xyreward {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _all_commands(
+    *,
+    version: Annotated[  # its callback has said it
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Say it and exit."),
+    ] = False,
+) -> None:
+    """Rewards for serving the goal behind a question."""
+
+
+@_command(app, epilog=STATUSES)
 @_judge_options()
+@_item_options()
 def score(
     answers: Annotated[Path, typer.Argument(help="JSONL with item_id (or query) and answer.")],
     *,
@@ -150,14 +221,14 @@ def score(
     judge: JudgeName = "local",
     soft: Annotated[bool, typer.Option("--soft", help="Reward from probabilities.")] = False,
     dry_run: DryRun = False,
+    loading: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> None:
-    """Score a file of answers. Goes on where an interrupted run of the same command stopped."""
+    """Score a file of answers. The same command goes on where it was stopped."""
     from xyreward.calibrate import covered_by
-    from xyreward.judges import load_judge, options_of
+    from xyreward.judges import load_judge, makes_calls, options_of
     from xyreward.judges.asking import run_of_environment
     from xyreward.judges.panel import model_judges
-    from xyreward.loading import load_items
     from xyreward.reward import Reward
     from xyreward.score_file import (
         AnswersFile,
@@ -176,37 +247,56 @@ def score(
     if "run" in options_of(judge) and not ("run" in options or run_of_environment()):
         # The same command goes on with its bill, or each start would have the whole budget anew.
         options = {**options, "run": begun_run(out)}
-    chosen = load_judge(judge, **options)
-    file = AnswersFile(answers, load_items(items))
-    if dry_run:
-        _say(f"{judge}: {estimate_file(file, chosen) or 'makes no calls'}. Nothing was sent.")
+    # For a bill the local judge need not be loaded, which takes seconds.
+    chosen = load_judge(judge, **options) if not dry_run or makes_calls(judge, options) else None
+    file = AnswersFile(answers, _load_items(items, loading))
+    if dry_run or chosen is None:
+        bill = None if chosen is None else estimate_file(file, chosen)
+        _say(f"{judge}: {bill or 'makes no calls'}. Nothing was sent.")
         return
     file.check(chosen)
     if lines := file.other_queries:
+        have, whose = ("row has", "its") if len(lines) == 1 else ("rows have", "their")
         _note(
-            f"{len(lines)} rows have a query that is not that of their item_id, the first is line "
-            f"{lines[0]}; they are judged as answers to the item"
+            f"{len(lines)} {have} a query that is not that of {whose} item_id, the first is line "
+            f"{lines[0]}; what counts is the item"
         )
     if file.replaced:
         _note(f"the rows' own {', '.join(file.replaced)} are replaced in {out}")
-    with _sending(), _bar(file.rows, [chosen]) as advance:
+    kept = KEPT if model_judges(chosen) else f"the rows in {out}.partial are kept, {AGAIN}"
+    with _sending(kept), _bar(file.rows, [chosen]) as advance:
         report = _run(score_file(file, out, chosen, Reward(soft=soft), on_rows=advance))
-    _say(f"{report.rows} answers in {out}")
+    _say(f"{report.rows} {noun(report.rows, 'answer')} in {out}")
     if report.resumed:
         _say(f"{report.resumed} of them by an earlier run")
+    failed = report.failed.total()
+    text = f"judged {report.rows - report.empty - failed}, without a verdict {failed}"
+    _say(f"{text}, empty {report.empty}" + (" (reward 0, no call)" if report.empty else ""))
+    for name, reward in report.means().items():
+        interval = "no interval"
+        if reward.low is not None and reward.high is not None:
+            interval = f"95 % interval over items {reward.low:.3f} to {reward.high:.3f}"
+        _say(
+            f"mean {'soft ' if soft else ''}reward, {name}: {reward.value:.3f} ({interval}), n {reward.n}"
+        )
     _say_bill(model_judges(chosen))
     _say(covered_by(chosen.name, chosen.rubric_version, grounded=file.bare < file.rows))
     if report.failed:
         kinds = ", ".join(f"{kind} {n}" for kind, n in report.failed.most_common())
-        text = f"without a verdict: {report.failed.total()} ({kinds}); their reward is null"
+        text = (
+            f"without a verdict: {failed} ({kinds}); {noun(failed, 'its', 'their')} reward is null"
+        )
         if model_judges(chosen):
-            text += ". The same with another --out asks for these alone"
+            text += f". The same with another --out asks for {noun(failed, 'this', 'these')} alone"
         _say(text)
+        for kind, reason in report.reasons.items():
+            _say(f"the first {kind}: {reason if len(reason) <= 400 else reason[:397] + '...'}")
         raise typer.Exit(FAILED)
 
 
-@app.command()
+@_command(app)
 @_judge_options()
+@_item_options()
 def attack(
     *,
     judge: JudgeName = "local",
@@ -219,41 +309,46 @@ def attack(
         Path | None, typer.Option(help="A JSON file for the report; must not exist.")
     ] = None,
     dry_run: DryRun = False,
+    loading: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> None:
-    """What a judge pays for texts that help nobody: known attacks, and a search for better ones.
+    """What a judge pays for texts that help nobody: known ones, and a search for better ones.
 
     Exit status 1 where something was paid.
     """
     import json
 
     from xyreward.attack import aattack, calls_needed, known_answers
-    from xyreward.judges import described, load_judge
+    from xyreward.judges import described, load_judge, makes_calls
     from xyreward.judges.panel import model_judges
-    from xyreward.loading import bundled_splits, load_items
-    from xyreward.splits import assign_splits
 
     if out is not None and out.exists():
         raise typer.BadParameter(f"{out} exists; give another name", param_hint="--out")
-    loaded = load_items(items)
-    splits = assign_splits(loaded, known=bundled_splits() if items == "mini" else None)
-    side = splits.select(loaded, _side(split))
+    side, _ = _items_of(items, split, loading)
     chosen = [i for kind in ("xy", "control") for i in [i for i in side if i.kind == kind][:limit]]
-    one = load_judge(judge, **options)
     total = calls_needed(chosen, tries=tries)
+    known = known_answers(chosen)
+    asked = [i for i, _ in known], [text for _, text in known]
     if dry_run:
-        known = known_answers(chosen)
-        _say(described(one, [i for i, _ in known], [text for _, text in known]))
+        if makes_calls(judge, options):
+            _say(described(load_judge(judge, **options), *asked))
+        else:
+            _say(f"{judge}: makes no calls. Nothing was sent.")
+        more = total - len(known)
         _say(
-            f"That is for {len(known)} known attacks. The search adds {total - len(known)} answers."
+            f"That is for {len(known)} known {noun(len(known), 'attack')}. The search adds {more} "
+            f"{noun(more, 'answer')}."
         )
         return
-    _check([one], chosen)
+    one = load_judge(judge, **options)
+    _check([one], chosen, asked)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-    with _sending(), _bar(total, [one]) as advance:
+    with _sending(KEPT if model_judges(one) else NOT_KEPT), _bar(total, [one]) as advance:
         report = _run(aattack(one, chosen, tries=tries, seed=seed, progress=advance))
     _say(report.to_markdown())
+    if out is None:
+        _say("--out FILE keeps all rows.")
     if out is not None:
         try:
             out.write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
@@ -264,33 +359,44 @@ def attack(
         raise typer.Exit(FAILED)
 
 
-app.command()(_judge_options()(pairs))
-app.command()(_judge_options()(agree))
-app.command()(annotate)
+_command(app)(_judge_options()(pairs))
+_command(app)(_judge_options()(agree))
+_command(app)(annotate)
 
 
 # ---------------------------------------------------------------- judges
 
 
-@judge_app.command()
-@_judge_options("max_tokens", "effort", "schema", "base_url")
+@_command(judge_app)
+@_judge_options("budget_usd", "max_tokens", "effort", "schema", "base_url")
 def check(
     judge: Annotated[str, typer.Argument(help="A judge's name.")],
     *,
+    dry_run: DryRun = False,
     options: Mapping[str, Any],
 ) -> None:
-    """Ask a judge two small questions before a long job: key, model, form of reply, cache, price."""
-    from xyreward.preflight import preflight
+    """Ask a judge two small questions before a long job: key, model, form of reply, cache, price.
 
-    report = _run(preflight(judge, **options))
+    Neither is taken from the store nor kept in it. Exit status 1 where a problem was found: also where the
+    verdict on the small example, which leaves no doubt, is not the expected one.
+    """
+    from xyreward.preflight import described, preflight
+
+    if dry_run:
+        for line in described(judge, **options):
+            _say(line)
+        return
+    with _sending("what was asked is asked anew by the same command", stopped=WRONG):
+        report = _run(preflight(judge, **options))
     for line in report.lines:
         _say(line)
     if not report.ok:
         raise typer.Exit(FAILED)
 
 
-@judge_app.command()
+@_command(judge_app)
 @_judge_options()
+@_item_options()
 def compare(
     judges: Annotated[list[str], typer.Argument(help="Judges' names.")],
     *,
@@ -298,6 +404,7 @@ def compare(
     split: Split = "test",
     limit: Annotated[int | None, typer.Option(min=1, help="Items of each kind.")] = None,
     dry_run: DryRun = False,
+    loading: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> None:
     """Agreement with known labels, ranking, failures, cost: a column per judge.
@@ -307,28 +414,34 @@ def compare(
     """
     from xyreward.compare import compare as compare_judges
     from xyreward.compare import known_answers, labelled, to_markdown
-    from xyreward.judges import described
+    from xyreward.judges import described, makes_calls
     from xyreward.judges.panel import model_judges, refuse_same
-    from xyreward.loading import bundled_splits, load_items
-    from xyreward.splits import assign_splits
 
-    loaded_judges = _load_all(judges, options)
+    free = [] if not dry_run else [name for name in judges if not makes_calls(name, {})]
+    loaded_judges = _load_all(judges, options, left_out=free)
     refuse_same(loaded_judges)
-    loaded = load_items(items)
-    splits = assign_splits(loaded, known=bundled_splits() if items == "mini" else None)
-    chosen = labelled(splits.select(loaded, _side(split)), limit)
+    side, splits = _items_of(items, split, loading)
+    chosen = labelled(side, limit)
     known = known_answers(chosen)
+    asked = [i for i, _ in known], [r.text for _, r in known]
     if dry_run:
+        for name in free:
+            _say(f"{name}: makes no calls. Nothing was sent.")
         for one in loaded_judges:
-            _say(described(one, [i for i, _ in known], [r.text for _, r in known]))
+            _say(described(one, *asked))
         return
-    _check(loaded_judges, chosen)
+    _check(loaded_judges, chosen, asked)
     clusters = {i.id: splits.placements[i.content_hash].cluster for i in chosen}
-    with _sending(), _bar(len(known) * len(judges), loaded_judges) as advance:
+    asking = [m for one in loaded_judges for m in model_judges(one)]
+    total = len(known) * len(judges)
+    with _sending(KEPT if asking else NOT_KEPT), _bar(total, loaded_judges) as advance:
         figures = _run(compare_judges(loaded_judges, chosen, clusters, on_judged=advance))
-    _say(f"{len(chosen)} items of {items}, side {split}; 95 % intervals over clusters of items\n")
+    _say(
+        f"{len(chosen)} {noun(len(chosen), 'item')} of {items}, side {split}; 95 % intervals over clusters "
+        "of items\n"
+    )
     _say(to_markdown(figures))
-    _say_bill([m for one in loaded_judges for m in model_judges(one)])
+    _say_bill(asking)
     if any(f.failed for f in figures):
         raise typer.Exit(FAILED)
 
@@ -336,17 +449,20 @@ def compare(
 # ---------------------------------------------------------------- store
 
 
-@store_app.command()
+@_command(store_app)
 def info(store: Store = None) -> None:
     """What is in the store: verdicts by judge, rubric and kind, size, spending of runs."""
-    from xyreward.store import VerdictStore
+    from xyreward.store import VerdictStore, store_path
     from xyreward.store.upkeep import info as look_through
 
+    if store is None and not (path := store_path(None)).exists():
+        _say(f"nothing is stored yet; {path} is made when a judge asks a model for the first time")
+        return
     with VerdictStore.open(store, create=False) as opened:
         _say(str(look_through(opened)))
 
 
-@store_app.command()
+@_command(store_app)
 def export(
     path: Annotated[Path, typer.Argument(help="A .jsonl or .parquet file.")],
     store: Store = None,
@@ -357,10 +473,11 @@ def export(
     if path.exists():
         raise StoreError(f"{path}: exists; choose another name, or remove it first")
     with VerdictStore.open(store, create=False) as opened:
-        _say(f"{exchange.export(opened, path)} records in {path}")
+        n = exchange.export(opened, path)
+        _say(f"{n} {noun(n, 'record')} in {path}")
 
 
-@store_app.command("import")
+@_command(store_app, "import")
 def import_(
     path: Annotated[Path, typer.Argument(help="A file that `export` wrote.")],
     store: Store = None,
@@ -373,7 +490,7 @@ def import_(
         _say(f"{added.added} new records; {added.present} were there already")
 
 
-@store_app.command()
+@_command(store_app)
 def merge(
     other: Annotated[Path, typer.Argument(help="Another store, perhaps of another machine.")],
     store: Store = None,
@@ -386,7 +503,7 @@ def merge(
         _say(f"{added.added} new records; {added.present} were there already")
 
 
-@store_app.command()
+@_command(store_app)
 def prune(
     store: Store = None,
     judge: Annotated[str | None, typer.Option(help="Only verdicts of this judge.")] = None,
@@ -395,28 +512,83 @@ def prune(
     yes: Annotated[bool, typer.Option("--yes", help="Remove; without it only count.")] = False,
 ) -> None:
     """Remove verdicts. They were paid for: `export` first if in doubt."""
+    from xyreward.judges import names_in_store
     from xyreward.store import VerdictStore
     from xyreward.store.upkeep import prune as remove
+    from xyreward.store.upkeep import values_of
 
-    wanted = {"judge": judge, "rubric_version": rubric}
-    identity = {name: value for name, value in wanted.items() if value is not None}
-    if not identity and before is None:
+    if judge is None and rubric is None and before is None:
         raise StoreError(
             "prune needs --judge, --rubric or --before. To remove all, delete the file with its -wal and "
             "-shm while nobody uses it."
         )
     since = None if before is None else before.replace(tzinfo=UTC)
     with VerdictStore.open(store, create=False) as opened:
-        pruned = remove(opened, identity=identity or None, before=since, dry_run=not yes)
+        wanted: list[dict[str, str]] = [{}]
+        for name, given in (("judge", judge), ("rubric_version", rubric)):
+            if given is None:
+                continue
+            there = values_of(opened, name)
+            spelled = names_in_store(given) if name == "judge" else {given}
+            if not (found := [value for value in there if value in spelled]):
+                have = f"there is {', '.join(there)}" if there else "it is empty"
+                raise StoreError(
+                    f"{opened.path}: no record has {name.replace('_', ' ')} {given!r}; {have}"
+                )
+            wanted = [{**identity, name: value} for identity in wanted for value in found]
+        n = sum(
+            remove(opened, identity=identity, before=since, dry_run=not yes).removed
+            for identity in wanted
+        )
         done = "removed" if yes else "would be removed; add --yes to do it"
-        _say(f"{pruned.removed} records {done}")
+        _say(f"{n} {noun(n, 'record')} {done}")
 
 
 # ---------------------------------------------------------------- what the commands share
 
 
-def _load_all(names: Sequence[str], options: Mapping[str, Any]) -> list[Judge]:
-    """Judges with those of the options that each takes, and one bill."""
+KEPT = "what was received is kept, run the same command again to go on"
+AGAIN = "run the same command again to go on"
+NOT_KEPT = "nothing was paid and nothing is kept; the same command begins anew"
+
+
+def _load_items(source: str, loading: Mapping[str, Any]) -> list[Item]:
+    """`load_items` with what `ITEM_OPTIONS` were given."""
+    from xyreward.loading import load_items
+
+    given = dict(loading)
+    if given.get("kind", "xy") not in ("xy", "control"):
+        raise typer.BadParameter(f"{given['kind']!r}, expected xy or control", param_hint="--kind")
+    columns: dict[str, str | None] = {}
+    for text in given.pop("columns", None) or ():
+        ours, equals, theirs = text.partition("=")
+        if not equals or not ours.strip() or ours.strip() in columns:
+            why = "names a field for the second time" if equals and ours.strip() else "has no ="
+            raise typer.BadParameter(
+                f"{text!r} {why}, expected OURS=THEIRS such as stated_request=question_y",
+                param_hint="--column",
+            )
+        columns[ours.strip()] = theirs.strip() or None
+    return load_items(source, columns=columns, **given)
+
+
+def _items_of(source: str, side: str, loading: Mapping[str, Any]) -> tuple[list[Item], Splits]:
+    """Items of one side, and the sides of all. A side does not depend on --hub-split."""
+    from xyreward.loading import bundled_splits
+    from xyreward.splits import assign_splits
+
+    name = _side(side)
+    loaded = _load_items(source, {k: v for k, v in loading.items() if k != "hub_split"})
+    splits = assign_splits(loaded, known=bundled_splits() if source == "mini" else None)
+    if "hub_split" in loading:
+        loaded = _load_items(source, loading)
+    return list(splits.select(loaded, name)), splits
+
+
+def _load_all(
+    names: Sequence[str], options: Mapping[str, Any], left_out: Sequence[str] = ()
+) -> list[Judge]:
+    """Judges with those of the options that each takes, and one bill; without those `left_out`."""
     from xyreward.judges import load_judge, options_of
     from xyreward.judges.asking import new_run
 
@@ -426,15 +598,24 @@ def _load_all(names: Sequence[str], options: Mapping[str, Any]) -> list[Judge]:
     run = options.get("run") or new_run("compare", options.get("budget_usd"))
     given = {**options, "run": run}
     return [
-        load_judge(name, **{o: v for o, v in given.items() if o in taken[name]}) for name in names
+        load_judge(name, **{o: v for o, v in given.items() if o in taken[name]})
+        for name in names
+        if name not in left_out
     ]
 
 
-def _check(judges: Sequence[Judge], items: Sequence[Any]) -> None:
+def _check(
+    judges: Sequence[Judge],
+    items: Sequence[Any],
+    asked: tuple[Sequence[Any], Sequence[str]] = ((), ()),
+) -> None:
     """Find what would stop a judge while nothing was sent yet."""
+    from xyreward.judges.panel import refuse_small_budget
+
     for judge in judges:
         if check := getattr(judge, "check", None):
             check(items)
+        refuse_small_budget(judge, *asked)
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
@@ -444,31 +625,59 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 
 @contextmanager
-def _sending() -> Iterator[None]:
-    """Around what may cost money: where it stops from here on, something may have been sent."""
+def _sending(kept: str = KEPT, *, stopped: int = STOPPED) -> Iterator[None]:
+    """Around what may cost money: where it stops from here on, something may have been sent.
+
+    Args:
+        kept: what is true after Ctrl-C.
+        stopped: the status where the judge, the store or the disk stops it.
+    """
     from xyreward.score_file import ScoringStopped
 
+    if INTERRUPT.came:
+        raise KeyboardInterrupt
+    watching = INTERRUPT.watching
+    INTERRUPT.unwatch()
     try:
         yield
     except (JudgeError, ScoringStopped, StoreError) as error:
-        _end(error, STOPPED)
+        _end(error, stopped)
     except KeyboardInterrupt:
-        _note("interrupted; what was received is kept, run the same command again to go on")
-        raise typer.Exit(INTERRUPTED) from None
+        INTERRUPT.end(f"interrupted; {kept}")
+    finally:
+        if watching:
+            INTERRUPT.watch()
 
 
 @contextmanager
 def _errors() -> Iterator[None]:
     """An error of ours is one message and a status, not a traceback through five libraries."""
+    if not INTERRUPT.watching:
+        INTERRUPT.forget()
+        INTERRUPT.watch()
     try:
         yield
+    except KeyboardInterrupt:
+        INTERRUPT.end()
+    except SystemExit as end:
+        if (
+            INTERRUPT.came or end.code == INTERRUPTED
+        ):  # typer has that status too, and no word for it
+            INTERRUPT.end()
+        raise
     except (XYRewardError, OSError) as error:
+        if INTERRUPT.came:
+            INTERRUPT.end()
         _end(error, WRONG)
     except Exception:
+        if INTERRUPT.came:
+            INTERRUPT.end()
         import traceback
 
         traceback.print_exc()  # a mistake of ours; Python's own status for it, 1, means another thing
         raise SystemExit(STOPPED) from None
+    finally:
+        INTERRUPT.unwatch()
 
 
 def _end(error: Exception, status: int) -> NoReturn:
@@ -496,34 +705,38 @@ def _bar(total: int, judges: Sequence[Judge | ModelAsker]) -> Iterator[Callable[
     """A bar of answers on stderr, with what the judges did and what it cost; in a log a line a minute."""
     from tqdm import tqdm
 
-    from xyreward.judges.asking import ModelAsker
-    from xyreward.judges.panel import model_judges
-
-    asking: list[ModelAsker] = []
-    for judge in judges:
-        asking += [judge] if isinstance(judge, ModelAsker) else model_judges(judge)
+    weights = [one for judge in judges for one in _weights(judge)]
+    asking = [one for one, _ in weights]
     terminal = sys.stderr is not None and sys.stderr.isatty()
     seconds = 0.1 if terminal else 60.0
     try:
         bar = tqdm(total=total, unit=" answers", disable=not sys.stderr, mininterval=seconds)
     except OSError:  # nobody reads stderr any more, which must not end a paid job
         bar = tqdm(disable=True)
+    lots = accounted = shown = 0.0
 
     def advance(rows: int) -> None:
+        nonlocal lots, accounted, shown
+        # Rows come in whole lots; between two of them the questions that were decided are what is known.
+        decided = sum(one.stats.decided * weight for one, weight in weights)
+        lots += rows
+        accounted += min(rows, decided - accounted)
+        now = max(shown, min(lots + decided - accounted, total))
+        moved, shown = int(now + 1e-6) - int(shown + 1e-6), now
         if asking:
             done = [one.stats for one in asking]
-            cost = f"{sum(s.cost_usd for s in done):.2f}"
+            usd, unpriced = sum(s.cost_usd for s in done), any(s.unpriced_calls for s in done)
             bar.set_postfix(
                 {
                     "calls": sum(s.calls for s in done),
                     "store": sum(s.from_store for s in done),
                     "failed": sum(sum(s.failed.values()) for s in done),
-                    "$": cost + ("+?" if any(s.unpriced_calls for s in done) else ""),
+                    "$": f"{usd:.2f}{'+?' * unpriced}" if usd or not unpriced else "?",
                 },
                 refresh=False,
             )
         try:
-            bar.update(rows)
+            bar.update(moved)
         except OSError:
             bar.disable = True
 
@@ -536,15 +749,29 @@ def _bar(total: int, judges: Sequence[Judge | ModelAsker]) -> Iterator[Callable[
             bar.close()
 
 
+def _weights(judge: Judge | ModelAsker) -> list[tuple[ModelAsker, float]]:
+    """Who asks, and what part of an answer one of the questions is: votes, members of a panel."""
+    from xyreward.judges.asking import ModelAsker
+    from xyreward.judges.model import ModelJudge
+    from xyreward.judges.panel import model_judges
+
+    if isinstance(judge, ModelAsker) and not isinstance(judge, ModelJudge):
+        return [(judge, 1.0)]
+    judges = model_judges(judge)
+    return [(one, 1 / sum(m.votes for m in judges)) for one in judges]
+
+
 def _say_bill(judges: Sequence[ModelAsker], say: Callable[[str], object] | None = None) -> None:
+    from xyreward.store.upkeep import bill
+
     say = say or _say
     for one in judges:
         stats = one.stats
-        text = f"{one.name}: {stats.calls} calls, {stats.from_store} from the store; US dollars: "
-        text += _dollars(stats.cost_usd, stats.unpriced_calls)
-        if stats.lost_calls:
-            text += f"; {stats.lost_calls} calls without a reply are possibly billed, at most "
-            text += _dollars(stats.possibly_usd, stats.unpriced_lost_calls)
+        text = f"{one.name}: {stats.calls} {noun(stats.calls, 'call')}, {stats.from_store} from the store; "
+        text += f"US dollars: {dollars(stats.cost_usd, stats.unpriced_calls)}"
+        if n := stats.lost_calls:
+            text += f"; {n} {noun(n, 'call')} without a reply {noun(n, 'is', 'are')} possibly billed, at "
+            text += "most " + dollars(stats.possibly_usd, stats.unpriced_lost_calls)
         if stats.usage.input_tokens and not one.in_batches:
             read = stats.usage.cache_read_tokens
             prompt = read + stats.usage.cache_write_tokens + stats.usage.input_tokens
@@ -553,20 +780,7 @@ def _say_bill(judges: Sequence[ModelAsker], say: Callable[[str], object] | None 
             )
         say(text)
     for run, one in {one.run: one for one in judges}.items():
-        spent = one.store.ledger.spent(run)
-        text = (
-            f"run {run!r} in all, US dollars: {_dollars(spent.settled_usd, spent.unpriced_calls)}"
-        )
-        if spent.possibly_usd:
-            text += f", and possibly {spent.possibly_usd:.4f} for calls without a reply"
-        say(text)
-
-
-def _dollars(usd: float, unpriced: int) -> str:
-    """A sum of which some calls are no part, since nobody knows what they cost."""
-    if unpriced and not usd:
-        return f"unknown, for {unpriced} calls of unknown price"
-    return f"{usd:.4f}" + (f" and {unpriced} calls of unknown price" if unpriced else "")
+        say(f"run {run!r} in all, US dollars: {bill(one.store.ledger.spent(run))}")
 
 
 def _side(name: str) -> Any:

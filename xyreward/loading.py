@@ -44,6 +44,7 @@ from xyreward.tables import (
     folder_tables,
     kind_of,
 )
+from xyreward.words import did_you_mean, noun
 
 logger = logging.getLogger(__name__)
 
@@ -280,7 +281,8 @@ def _find_columns(
             if wanted is not None and wanted in present:
                 found[field] = wanted
             elif wanted is not None:
-                problems.append(f"{table}: columns= maps {field} to {wanted!r}; {there}")
+                hint = _in_brackets(did_you_mean(wanted, present))
+                problems.append(f"{table}: columns= maps {field} to {wanted!r}{hint}; {there}")
             elif field in REQUIRED["control"][:2]:
                 problems.append(f"{table}: columns= says there is no {field}; no item goes without")
             continue
@@ -294,11 +296,17 @@ def _find_columns(
         elif hits:
             found[field] = (exact or hits)[0]
         elif field in required:
+            near = next(filter(None, (did_you_mean(alias, present) for alias in aliases)), "")
+            near = _in_brackets(near.replace("did you mean", "is it"))
             problems.append(
-                f"{table}: no column for {field}; looked for {', '.join(aliases)}; "
+                f"{table}: no column for {field}{near}; looked for {', '.join(aliases)}; "
                 f'{there}; say which: columns={{"{field}": ...}}'
             )
     return found, problems
+
+
+def _in_brackets(hint: str) -> str:
+    return f" ({hint})" if hint else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,11 +330,12 @@ def _tell_held_out(label: str, loaded: Collection[_Loaded]) -> None:
     if by_name:
         shown = [f"{n} by {why}" for why, n in by_name.most_common(5)]
         logger.warning(
-            "%s: %d of %d items are held out and never trained on, because of a name: %s. Where a "
+            "%s: %d of %d %s held out and never trained on, because of a name: %s. Where a "
             "name means something else than a split, rename it",
             printable(label),
             by_name.total(),
             len(loaded),
+            noun(len(loaded), "item is", "items are"),
             printable(", ".join([*shown, "..."] if len(by_name) > 5 else shown)),
         )
 
@@ -341,9 +350,8 @@ def _to_items(
 ) -> list[Item]:
     unknown = [field for field in columns if field not in COLUMNS]
     if unknown:
-        problems.append(
-            f"columns= names {', '.join(map(repr, unknown))}; it can name {', '.join(COLUMNS)}"
-        )
+        hints = [f"{field!r}{_in_brackets(did_you_mean(field, COLUMNS))}" for field in unknown]
+        problems.append(f"columns= names {', '.join(hints)}; it can name {', '.join(COLUMNS)}")
     if not any(table.rows for table in tables) and not problems:
         problems.append(f"{label}: no rows")
     seen: dict[str, _Loaded] = {}
@@ -371,7 +379,10 @@ def _to_items(
     items = [loaded.item for loaded in seen.values()]
     if repeated:
         logger.warning(
-            "%s: %d rows repeat an earlier row in every field; left out", printable(label), repeated
+            "%s: %d %s an earlier row in every field; left out",
+            printable(label),
+            repeated,
+            noun(repeated, "row repeats", "rows repeat"),
         )
     _tell_held_out(label, seen.values())
     for field in ("stated_solutions", "intended_solutions", "misconception"):
@@ -382,10 +393,11 @@ def _to_items(
         ]
         if empty:
             logger.warning(
-                "%s: %d of %d xy items have no %s (first: %s); a judge has nothing to compare with",
+                "%s: %d of %d xy %s no %s (first: %s); a judge has nothing to compare with",
                 printable(label),
                 len(empty),
                 len(items),
+                noun(len(items), "item has", "items have"),
                 field,
                 printable(empty[0]),
             )

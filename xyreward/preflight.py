@@ -8,18 +8,20 @@ Not here: what an endpoint is asked (`judges/preflight.py`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from xyreward import rubric
+from xyreward.errors import JudgeError
 from xyreward.items import Item
-from xyreward.judges import Judge, load_judge
+from xyreward.judges import Judge, load_judge, makes_calls
 from xyreward.judges.model import ModelJudge
 from xyreward.judges.panel import PanelJudge
 from xyreward.judges.scripted import ScriptedJudge
 from xyreward.reading import ReadingProblem, read_reply
 from xyreward.scoring import ascore
-from xyreward.verdict import Usage
+from xyreward.verdict import Labels, Usage
 
 SAMPLE = Item(
     id="check",
@@ -44,16 +46,58 @@ class Preflight:
     lines: tuple[str, ...]
 
 
-async def preflight(judge: str, **options: Any) -> Preflight:
-    """Ask a judge for the verdict on a small example; for one that asks a model, twice.
-
-    Costs two calls at most. Options that are None are left out.
+def described(judge: str, **options: Any) -> list[str]:
+    """What `preflight` would send, a line per judge. Sends nothing.
 
     Raises:
         JudgeError, MissingDependency, ConfigError: see `load_judge`.
     """
+    if not makes_calls(judge, options):
+        return [f"{judge}: makes no calls. Nothing was sent."]
+    lines = []
+    for member in _loaded(judge, options):
+        if not isinstance(member, ModelJudge):
+            lines.append(f"{member.name}: makes no calls. Nothing was sent.")
+            continue
+        worst = member.least_worst([SAMPLE], [ANSWER])
+        most = (
+            "at a price that is unknown"
+            if worst is None
+            else f"US dollars: at most {2 * worst:.2f}"
+        )
+        lines.append(
+            f"{member.name}: 2 calls, and a tiny one where it is to be found out whether the server takes "
+            f"schemas; {most}. Nothing was sent."
+        )
+    return lines
+
+
+def _loaded(judge: str, options: Mapping[str, Any]) -> Sequence[Judge]:
     loaded = load_judge(judge, **{k: v for k, v in options.items() if v is not None})
-    members = loaded.members if isinstance(loaded, PanelJudge) else (loaded,)
+    return loaded.members if isinstance(loaded, PanelJudge) else (loaded,)
+
+
+async def preflight(judge: str, **options: Any) -> Preflight:
+    """Ask a judge for the verdict on a small example; for one that asks a model, twice.
+
+    Costs two calls at most, and no verdict is stored. Options that are None are left out.
+
+    A verdict that is not the expected one is a problem: the example leaves no doubt, and a judge that errs
+    on it errs on more.
+
+    Raises:
+        JudgeError, MissingDependency, ConfigError: see `load_judge`; JudgeError also where a budget has no
+            room for the two calls.
+    """
+    members = _loaded(judge, options)
+    for member in members:
+        worst = member.least_worst([SAMPLE], [ANSWER]) if isinstance(member, ModelJudge) else None
+        budget = options.get("budget_usd")
+        if worst is not None and budget is not None and budget < 2 * worst:
+            raise JudgeError(
+                f"budget_usd is {budget:g}, and the two calls to {member.name} may cost {2 * worst:.4f} in "
+                "the worst case; give more"
+            )
     lines: list[str] = []
     ok = True
     for member in members:
@@ -67,9 +111,28 @@ async def _of_other(judge: Judge) -> Preflight:
     if isinstance(judge, ScriptedJudge):  # it knows the answers of its file and no others
         return Preflight(True, (f"{judge.name}: ready ({judge.rubric_version}); makes no calls",))
     score = await ascore(SAMPLE, ANSWER, judge)
-    if score.failure is not None:
-        return Preflight(False, (f"{judge.name}: {score.failure.kind}: {score.failure.detail}",))
-    return Preflight(True, (f"{judge.name}: ready ({judge.rubric_version}); makes no calls",))
+    if score.verdict is None:
+        failure = score.failure
+        told = "no verdict" if failure is None else f"{failure.kind}: {failure.detail}"
+        return Preflight(False, (f"{judge.name}: {told}",))
+    wrong = _unexpected(score.verdict.labels)
+    return Preflight(
+        not wrong, (f"{judge.name}: ready ({judge.rubric_version}); makes no calls", *wrong)
+    )
+
+
+def _verdict(labels: Labels) -> str:
+    yes_no = "yes" if labels.has_intended_solution else "no"
+    return f"verdict: focus {labels.focus}, intended solution {yes_no} (expected: intended, yes)"
+
+
+def _unexpected(labels: Labels) -> list[str]:
+    if labels.focus == "intended" and labels.has_intended_solution:
+        return []
+    return [
+        f"problem: the {_verdict(labels)} is wrong on an example that leaves no doubt; see with `xyreward "
+        "judge compare` what else it gets wrong before you use it"
+    ]
 
 
 async def _of_model(judge: ModelJudge) -> Preflight:
@@ -86,23 +149,22 @@ async def _of_model(judge: ModelJudge) -> Preflight:
             ok = False
             lines.append(f"problem: its reply is no verdict, {read.kind}: {read.detail}")
         else:
-            lines.append(
-                f"verdict: focus {read.labels.focus}, intended solution "
-                f"{'yes' if read.labels.has_intended_solution else 'no'} (expected: intended, yes)"
-            )
+            lines.append(_verdict(read.labels))
+            wrong = _unexpected(read.labels)
+            ok = not wrong
+            lines += wrong
     if found.schema is not None:
         lines.append(
             f"form of replies: {found.schema}; model as served: {found.model or 'not named'}"
         )
     if found.replies:
         estimate = rubric.estimate_tokens(call.prefix)
-        counted = (
-            "not counted by the server" if found.prefix_tokens is None else f"{found.prefix_tokens}"
-        )
+        counted = f"about {estimate} tokens (an offline estimate; the server does not count them)"
+        if found.prefix_tokens is not None:
+            counted = f"{found.prefix_tokens} tokens (estimated offline: {estimate})"
         cached = "not reported" if found.cache_read_tokens is None else f"{found.cache_read_tokens}"
         lines.append(
-            f"shared prefix: {counted} tokens (estimated offline: {estimate}); from the prompt cache in "
-            f"the second call: {cached}"
+            f"shared prefix: {counted}; from the prompt cache in the second call: {cached}"
         )
         counts = found.replies[-1].usage_reported
         cost = judge.prices.cost(found.per_call, judge.name) if counts else None

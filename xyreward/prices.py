@@ -191,10 +191,23 @@ class Prices:
         return writes * one_first + (calls - writes) * one_later
 
 
-def cost_table(
-    prices: Prices, calls: int = 1000, *, prefix: int = 4500, unique: int = 900, output: int = 350
-) -> str:
-    """Markdown: dollars for so many verdicts, one row per price; token counts as in `Prices.expected`."""
+def usual_tokens() -> dict[str, int]:
+    """Tokens of a usual verdict, by the names of `Prices.expected`: what the table of docs/cost.md assumes.
+
+    Of the rubric as it is, estimated offline and rounded to hundreds.
+    """
+    from xyreward import rubric
+
+    return {
+        "prefix_tokens": round(rubric.estimate_tokens(rubric.prefix("xy")), -2),
+        "unique_tokens": rubric.TYPICAL_UNIQUE_TOKENS,
+        "output_tokens": rubric.TYPICAL_OUTPUT_TOKENS,
+    }
+
+
+def cost_table(prices: Prices, calls: int = 1000) -> str:
+    """Markdown: dollars for so many usual verdicts, one row per price."""
+    usual = usual_tokens()
     lines = [
         f"| US dollars for {calls:,} verdicts | no caching | caching | batch | batch, caching at best |",
         "|---|---:|---:|---:|---:|",
@@ -206,11 +219,9 @@ def cost_table(
                 dollars = prices.expected(
                     name,
                     calls,
-                    prefix_tokens=prefix,
-                    unique_tokens=unique,
-                    output_tokens=output,
                     cached=cached,
                     batch=batch,
+                    **usual,
                 )
                 cells.append("unknown" if dollars is None else f"{dollars:.2f}")
         lines.append(f"| `{name}` | {' | '.join(cells)} |")

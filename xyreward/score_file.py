@@ -6,8 +6,9 @@ A row names its item, or brings a bare query, and has an answer; other keys are 
 
 The output has the same rows in the same order, each with `reward` (null where the judge failed),
 `verdict`, `failure`, `judge` and `rubric_version`; a row's own keys of these names are replaced. It
-appears under its name when it is complete. Until then `<name>.partial` holds the rows that are done,
-and the same command goes on from there; `<name>.partial.job` says which command that is.
+appears under its name when it is complete. Until then `<name>.partial` holds the rows of the lots that
+are done (`CHUNK` rows where a model is asked), and the same command goes on from there;
+`<name>.partial.job` says which command that is. Verdicts of a lot that is not done are in the store.
 
 Not here: judging (`judges/`), the command line (`cli.py`).
 """
@@ -18,7 +19,8 @@ import asyncio
 import hashlib
 import json
 import os
-from collections import Counter, deque
+import re
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -32,13 +34,15 @@ from pydantic import ValidationError
 from xyreward.errors import DataError, JudgeError, RunFolderError
 from xyreward.items import Item, items_hash
 from xyreward.judges import Judge
-from xyreward.judges.asking import Estimate
+from xyreward.judges.asking import Estimate as Bill
 from xyreward.judges.calls import JudgeStopped
 from xyreward.judges.model import ModelJudge
-from xyreward.judges.panel import model_judges
+from xyreward.judges.panel import model_judges, refuse_small_budget
 from xyreward.reward import Reward
 from xyreward.scoring import Score, ascore
+from xyreward.stats import Estimate, mean_of_sums
 from xyreward.strict_json import faults, parse_json
+from xyreward.words import did_you_mean, noun
 
 CHUNK = 512
 """Rows that are judged together: enough to keep 64 calls in flight, few enough to hold in memory."""
@@ -48,6 +52,8 @@ CHUNK_BATCHED = 10_000
 """The same for message batches, of which each may take hours."""
 AHEAD = 2
 """Chunks under way at a time."""
+BUCKETS = 2_000
+"""Items are thrown together into so many clusters at most, which bounds memory and time of intervals."""
 SHOWN_PROBLEMS = 20
 RUN = "run"
 COLUMNS = ("reward", "verdict", "failure", "judge", "rubric_version")
@@ -67,6 +73,40 @@ class FileReport:
     """Rows without a reward, by kind of failure."""
     resumed: int = 0
     """Rows that an earlier run of the same command had done."""
+    empty: int = 0
+    """Rows with an empty answer, which have a reward of 0 and took no call."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Kind of failure -> the detail of the first one."""
+    sums: dict[str, dict[int, list[float]]] = field(default_factory=dict)
+    """Of rewards: group of items -> cluster -> sum and number."""
+
+    def add(
+        self, item: Item, answer: str, reward: float | None, failure: Mapping[str, Any] | None
+    ) -> None:
+        """Count one row."""
+        self.rows += 1
+        if failure is not None:
+            kind = str(failure["kind"])
+            self.failed[kind] += 1
+            self.reasons.setdefault(kind, str(failure.get("detail", "")))
+        if reward is not None:
+            self.empty += not answer.strip()
+            group = self.sums.setdefault(_group(item), defaultdict(lambda: [0.0, 0]))
+            one = group[int(item.content_hash[:12], 16) % BUCKETS]
+            one[0] += reward
+            one[1] += 1
+
+    def means(self) -> dict[str, Estimate]:
+        """The mean reward with its interval over items, per group: empty answers count with their 0."""
+        found = {name: mean_of_sums(s.values(), bounds=(0, 1)) for name, s in self.sums.items()}
+        return {name: one for name, one in sorted(found.items()) if one is not None}
+
+
+def _group(item: Item) -> str:
+    # Verdicts whose goal was inferred are not averaged with others.
+    if item.bare:
+        return "bare queries"
+    return "controls" if item.kind == "control" else "items with a hidden goal"
 
 
 class AnswersFile:
@@ -109,8 +149,9 @@ class AnswersFile:
                 bare += 1
             else:
                 named[item.id] = item
-        if wrong > len(problems):
-            problems.append(f"{path}: {wrong - len(problems)} more lines have problems")
+        if more := wrong - len(problems):
+            have = "lines have" if more > 1 else "line has"
+            problems.append(f"{path}: {more} more {have} problems")
         if not rows:
             problems.append(f"{path}: has no rows, expected one JSON object per line")
         if problems:
@@ -163,11 +204,15 @@ class AnswersFile:
         if check := getattr(judge, "check", None):
             check(self.named)
         if self.bare and not hasattr(judge, "ground"):
+            bring = "row brings" if self.bare == 1 else "rows bring"
             raise JudgeError(
-                f"{self.path}: {self.bare} rows bring a query and no item that says what is wanted; judge "
+                f"{self.path}: {self.bare} {bring} a query and no item that says what is wanted; judge "
                 f"{judge.name!r} cannot infer it. Take a judge that asks a model (anthropic:<model>, "
                 "chat:<model>@<base_url>, or a panel of nothing but such), or name items with item_id"
             )
+        if any(one.budget_usd is not None for one in model_judges(judge)):
+            first = [(i, row["answer"]) for row, i in islice(self, CHUNK) if row["answer"].strip()]
+            refuse_small_budget(judge, *_unzipped([one for one in first if not one[0].bare]))
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         try:
@@ -188,14 +233,20 @@ class AnswersFile:
             raise ValueError(f"is {type(row).__name__}, expected an object")
         for place, what in faults(row):
             raise ValueError(f"{place!a:.60} {what}")
-        if not isinstance(row.get("answer"), str):
-            found = f"answer is {row['answer']!r:.60}" if "answer" in row else "has no answer"
-            raise ValueError(f"{found}, expected a string")
+        keys = f"{', '.join(sorted(row)) or 'nothing':.200}"
+        if "answer" not in row:
+            hint = did_you_mean("answer", row).replace("did you mean", "is it")
+            raise ValueError(
+                f"has no answer, expected a string; there is {keys}{hint and f'; {hint}'}"
+            )
+        if not isinstance(row["answer"], str):
+            raise ValueError(f"answer is {row['answer']!r:.60}, expected a string")
         if "item_id" in row:
             return row, self._item(row["item_id"])
         if "query" not in row:
-            keys = ", ".join(sorted(row))
-            raise ValueError(f"has neither item_id nor query, only {keys:.200}")
+            hint = did_you_mean("item_id", row) or did_you_mean("query", row)
+            hint = hint.replace("did you mean", "is it")
+            raise ValueError(f"has neither item_id nor query, only {keys}{hint and f'; {hint}'}")
         try:
             return row, Item.of_query(row["query"])
         except ValidationError as error:
@@ -210,7 +261,8 @@ class AnswersFile:
         item = self._items.get(name) if isinstance(name, str) else None
         if item is None:
             raise ValueError(
-                f"item_id {given!r:.60} is not among the {len(self._items)} items; check --items"
+                f"item_id {given!r:.60} is not among the {len(self._items)} "
+                f"{noun(len(self._items), 'item')}; check --items"
             )
         return item
 
@@ -222,7 +274,7 @@ def _other_query(query: Any, item: Item) -> bool:
         return False  # a key of the row's own that is no query
 
 
-def estimate_file(answers: AnswersFile, judge: Judge) -> Estimate | None:
+def estimate_file(answers: AnswersFile, judge: Judge) -> Bill | None:
     """What judging the file would take, with what the store has. None for a judge that makes no calls.
 
     Sends nothing. Equal questions are counted once within a chunk of rows, so the true figure may be a
@@ -231,12 +283,16 @@ def estimate_file(answers: AnswersFile, judge: Judge) -> Estimate | None:
     estimate = getattr(judge, "estimate", None)
     if estimate is None:
         return None
-    total: Estimate | None = None
+    total: Bill | None = None
     for chunk in _chunks(iter(answers), CHUNK):
         rows = [(item, row["answer"]) for row, item in chunk if row["answer"].strip()]
-        one: Estimate | None = estimate([item for item, _ in rows], [text for _, text in rows])
+        one: Bill | None = estimate(*_unzipped(rows))
         total = one if total is None or one is None else total + one
     return total
+
+
+def _unzipped(rows: Sequence[tuple[Item, str]]) -> tuple[list[Item], list[str]]:
+    return [item for item, _ in rows], [text for _, text in rows]
 
 
 async def score_file(
@@ -282,10 +338,10 @@ async def score_file(
         # Closed at once where a row cannot be written: the chunk under way would go on paying.
         async with aclosing(_scored(_chunks(rows, _size(judge)), judge, reward)) as scored:
             async for chunk, scores in scored:
-                done = [{**row, **as_row(s)} for row, s in zip(chunk, scores, strict=True)]
+                done = [{**row, **as_row(s)} for (row, _), s in zip(chunk, scores, strict=True)]
                 _append(partial, done)
-                report.failed.update(s.failure.kind for s in scores if s.failure is not None)
-                report.rows += len(chunk)
+                for (_, item), row in zip(chunk, done, strict=True):
+                    report.add(item, row["answer"], row["reward"], row["failure"])
                 if on_rows:
                     on_rows(len(chunk))
         _finish(partial, out)
@@ -327,16 +383,16 @@ def _chunks(
 
 async def _scored(
     chunks: Iterator[list[tuple[dict[str, Any], Item]]], judge: Judge, reward: Reward
-) -> AsyncGenerator[tuple[list[dict[str, Any]], list[Score]], None]:
+) -> AsyncGenerator[tuple[list[tuple[dict[str, Any], Item]], list[Score]], None]:
     """Chunks with their scores, in order. The next one is under way while the last calls of one end."""
-    under_way: deque[tuple[list[dict[str, Any]], asyncio.Task[list[Score]]]] = deque()
+    under_way: deque[tuple[list[tuple[dict[str, Any], Item]], asyncio.Task[list[Score]]]] = deque()
     try:
         while True:
             while len(under_way) < AHEAD and (chunk := next(chunks, None)):
                 items = [item for _, item in chunk]
                 texts = [row["answer"] for row, _ in chunk]
                 task = asyncio.create_task(ascore(items, texts, judge, reward))
-                under_way.append(([row for row, _ in chunk], task))
+                under_way.append((chunk, task))
             if not under_way:
                 return
             rows, task = under_way[0]
@@ -391,7 +447,7 @@ def _job(answers: AnswersFile, judge: Judge, reward: Reward) -> dict[str, Any]:
         "rubric_version": judge.rubric_version,
         "votes": [one.votes for one in model_judges(judge)],
         "parameters": [_parameters(one) for one in model_judges(judge)],
-        "reward": repr(reward),
+        "reward": asdict(reward),
     }
 
 
@@ -433,21 +489,20 @@ def _resumed(
         for number, line in enumerate(stream, start=1):
             if not line.endswith(b"\n"):
                 break
-            row, _ = next(rows, ({}, None))
+            row, item = next(rows, ({}, None))
             try:
                 done = json.loads(line)
-                if not row or any(done[k] != v for k, v in row.items() if k not in COLUMNS):
+                if item is None or any(done[k] != v for k, v in row.items() if k not in COLUMNS):
                     raise ValueError("another row")
-                failure = done["failure"]
-                if (done["reward"] is None) != (failure is not None):
+                reward, failure = done["reward"], done["failure"]
+                if (reward is None) != (failure is not None):
                     raise ValueError("a failure that has a reward, or neither")
-                report.failed.update([] if failure is None else [str(failure["kind"])])
-            except (ValueError, KeyError, TypeError, RecursionError):
+                report.add(item, row["answer"], None if reward is None else reward + 0.0, failure)
+            except (AttributeError, ValueError, KeyError, TypeError, RecursionError):
                 raise RunFolderError(
                     f"{partial}: line {number} is not as a run left it; remove the file to begin anew "
                     "(what was paid for is in the store)"
                 ) from None
-            report.rows += 1
             keep += len(line)
     os.truncate(partial, keep)
     report.resumed = report.rows
@@ -466,10 +521,30 @@ def _differing(old: Any, new: Mapping[str, Any], name: str) -> str:
     if not isinstance(old, dict):
         return f"nothing beside it says of which, expected {name}"
     return ", ".join(
-        f"{name} was {old.get(name)!r:.60}, is {new.get(name)!r:.60}"
-        for name in {**old, **new}
-        if old.get(name) != new.get(name)
+        f"{name} was {_shown(before)}, is {_shown(now)}"
+        for name, before, now in _differences(old, new, "")
     )
+
+
+def _differences(old: Any, new: Any, name: str) -> Iterator[tuple[str, Any, Any]]:
+    """The innermost settings that differ, with both values: of a long nest only that can be read."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in {**old, **new}:
+            inner = f"{name}.{key}" if name else str(key)
+            yield from _differences(old.get(key), new.get(key), inner)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for number, (before, now) in enumerate(zip(old, new, strict=True)):
+            inner = name if len(old) == 1 else f"{name}[{number}]"
+            yield from _differences(before, now, inner)
+    elif old != new:
+        yield name, old, new
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    if re.fullmatch("'[0-9a-f]{64}'", text):
+        return f"{text[:13]}...'"  # a hash: nobody reads more of it
+    return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 def _append(partial: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -23,6 +23,9 @@ from xyreward.verdict import JudgeFailure, LabelProbabilities, Verdict
 
 T = TypeVar("T")
 
+EMPTY = "empty_answer"
+"""Flag of the verdict on an empty answer, about which no judge was asked."""
+
 
 @dataclass(frozen=True, slots=True)
 class Score:
@@ -33,7 +36,7 @@ class Score:
     verdict: Verdict | None
     failure: JudgeFailure | None
     source: str
-    """Name of the judge; `empty answer` where there was nothing to judge."""
+    """Name of the judge, also where there was nothing to judge: such a verdict has the flag `EMPTY`."""
     metrics: dict[str, float] = field(default_factory=dict)
     """The parts of the reward under hard labels (`solution, focus, misconception`, see `reward.py`)
     and `has_stated_solution, has_intended_solution, identifies_misconception` as 0.0 or 1.0. Empty
@@ -69,7 +72,8 @@ def score(
         items: an Item, or N of them. A bare query (a string, or chat messages) in place of an Item has
             its goal inferred by the judge from the query alone, if it is one that asks a model; the
             verdict then says `grounded=False`, and is not to be averaged with others.
-        answers: a string, or N of them. Empty or blank: reward 0, all labels "no", no judge call.
+        answers: a string, or N of them. Empty or blank: reward 0, all labels "no", no judge call; the
+            verdict has the flag `empty_answer`.
         judge: a name that `load_judge` knows, or a judge. Load one yourself to use it many times.
         reward: how labels become a number; `Reward()` by default, `Reward(soft=True)` for training.
 
@@ -237,15 +241,14 @@ def _score(
 ) -> Score:
     if isinstance(outcome, JudgeFailure):
         return Score(reward=None, verdict=None, failure=outcome, source=judge.name)
-    source = judge.name
     if outcome is None:
         # The policy said nothing. That is its failure, not the judge's, and needs no call to know.
-        source = "empty answer"
         outcome = Verdict(
             labels=WORST_LABELS,
             p=LabelProbabilities.certain(WORST_LABELS),
-            judge=source,
+            judge=judge.name,
             rubric_version=judge.rubric_version,
+            flags=(EMPTY,),
         )
     labels = outcome.labels
     metrics = {
@@ -258,7 +261,7 @@ def _score(
         reward=reward(outcome, item.kind, answer),
         verdict=outcome,
         failure=None,
-        source=source,
+        source=judge.name,
         metrics=metrics,
     )
 

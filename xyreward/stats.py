@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -74,15 +74,35 @@ def mean(
     for value, name in zip(values, names, strict=True):
         sums[name][0] += float(value)
         sums[name][1] += 1
+    return mean_of_sums(sums.values(), bounds=bounds, seed=seed)
+
+
+def mean_of_sums(
+    sums: Iterable[Sequence[float]],
+    *,
+    bounds: tuple[float, float] | None = None,
+    seed: int = 0,
+) -> Estimate | None:
+    """As `mean`, of clusters that were summed up already; None without any.
+
+    Args:
+        sums: per cluster the sum of its values and their number.
+        bounds: see `mean`.
+        seed: see `mean`.
+    """
     # Sorted, so that the interval depends neither on the order of rows nor on names of clusters.
-    total, count = np.array(sorted(sums.values())).T
+    ordered = sorted(tuple(one) for one in sums)
+    if not ordered:
+        return None
+    total, count = np.array(ordered).T
     value = sum(total.tolist()) / sum(count.tolist())  # Python's sum: inf - inf is no warning
+    n = round(count.sum())
     if len(total) < 2:
-        return Estimate(value, None, None, len(values), "one cluster")
+        return Estimate(value, None, None, n, "one cluster")
     if not math.isfinite(value):
-        return Estimate(value, None, None, len(values), "not finite")
+        return Estimate(value, None, None, n, "not finite")
     low, high = _interval(total, count, value, bounds, seed)
-    return Estimate(value, low, high, len(values), "" if low is not None else "all alike")
+    return Estimate(value, low, high, n, "" if low is not None else "all alike")
 
 
 def _interval(

@@ -177,6 +177,31 @@ def options_of(judge: str) -> frozenset[str]:
     return _OF_ENDPOINTS[scheme] | _OF_JUDGE | set(Limits.__dataclass_fields__) | batches
 
 
+def names_in_store(judge: str) -> frozenset[str]:
+    """A judge's name, as `load_judge` takes it -> as records may have it: no address, members of a panel."""
+    from xyreward.judges.anthropic import DEFAULT_MODEL
+    from xyreward.prices import without_url
+
+    scheme, _, rest = judge.strip().partition(":")
+    if scheme == "panel":
+        return frozenset[str]().union(*map(names_in_store, _members(rest)))
+    if judge == "anthropic":
+        return frozenset({f"anthropic:{DEFAULT_MODEL}"})
+    return frozenset({judge, without_url(judge)})
+
+
+def makes_calls(judge: str, options: Mapping[str, Any]) -> bool:
+    """Whether a judge of this name may ask a model. Loads none: of `local` that takes seconds.
+
+    Raises:
+        JudgeError: the judge takes none of these options.
+    """
+    if judge != "local":
+        return True
+    _check_options(judge, cast("JudgeOptions", options))
+    return False
+
+
 def _members(names: str) -> list[str]:
     return [name.strip() for name in names.split(",") if name.strip()]
 

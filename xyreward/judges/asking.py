@@ -36,6 +36,7 @@ from xyreward.rubric import estimate_tokens
 from xyreward.store import StoredVerdict, VerdictStore, store_path
 from xyreward.store.verdicts import RecordKind
 from xyreward.verdict import FailureKind, JudgeFailure, Usage
+from xyreward.words import noun
 
 ASK_AGAIN: frozenset[FailureKind] = frozenset({"unparseable", "off_menu", "inconsistent"})
 """Problems of a reply after which the judge is asked once more. A refusal or a truncated reply would
@@ -123,17 +124,21 @@ class Estimate:
     def __str__(self) -> str:
         cost = "unknown (no price)" if self.cost_usd is None else f"about {self.cost_usd:.2f}"
         worst = "" if self.worst_usd is None else f", at most {self.worst_usd:.2f}"
-        minutes = "" if self.minutes is None else f"; {self.minutes:.0f} minutes at these limits"
+        minutes = ""
+        if self.minutes is not None:
+            whole = round(self.minutes)
+            minutes = f"; {whole} {noun(whole, 'minute')} at these limits"
         batched = ""
         if self.on_their_way:
+            n = self.on_their_way
             batched = (
-                f"; {self.on_their_way} of the calls are on their way in message batches: with batches they "
-                "are collected, without they are paid for twice"
+                f"; {n} of the calls {noun(n, 'is', 'are')} on {noun(n, 'its', 'their')} way in message "
+                "batches: collected with batches, paid for twice without"
             )
         return (
-            f"{self.calls} calls to make, {self.in_store} verdicts in the store; about "
-            f"{self.input_tokens:,} input and {self.output_tokens:,} output tokens; US dollars: {cost}"
-            f"{worst}{minutes}{batched}"
+            f"{self.calls} {noun(self.calls, 'call')} to make, {self.in_store} "
+            f"{noun(self.in_store, 'verdict')} in the store; about {self.input_tokens:,} input and "
+            f"{self.output_tokens:,} output tokens; US dollars: {cost}{worst}{minutes}{batched}"
         )
 
 
@@ -480,9 +485,9 @@ class ModelAsker:
         if batched:
             self._warned_of_batches = True
             warnings.warn(
-                f"{self.name}: {len(batched)} of these questions are on their way in message batches "
-                f"({min(batched.values())}) and are now paid for a second time; to collect them instead, "
-                "use batches=True (--batches)",
+                f"{self.name}: {len(batched)} of these questions {noun(len(batched), 'is', 'are')} on "
+                f"{noun(len(batched), 'its', 'their')} way in message batches ({min(batched.values())}), and "
+                "now paid for a second time; to collect instead, use batches=True (--batches)",
                 UserWarning,
                 stacklevel=2,
             )

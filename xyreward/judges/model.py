@@ -101,8 +101,9 @@ class ModelJudge(ModelAsker):
         """
         bare = [item.id for item in items if Grounding.of(item) is None]
         if bare:
+            say = "item says" if len(bare) == 1 else "items say"
             raise JudgeError(
-                f"{len(bare)} items say nothing of a goal, the first is {bare[0]!r}; expected a stated "
+                f"{len(bare)} {say} nothing of a goal, the first is {bare[0]!r}; expected a stated "
                 "and an intended request. (score() has the judge infer the goal of a bare query.)"
             )
         self.check_ready()
@@ -226,6 +227,19 @@ class ModelJudge(ModelAsker):
                 cached=not paid,
                 flags=tuple(data["flags"]),
             )
+
+    def least_worst(self, items: Sequence[Item], answers: Sequence[str]) -> float | None:
+        """US dollars that a budget must have room for to let the cheapest of these calls through.
+
+        None without items, and where the price is unknown. Items have a grounding, see `check`.
+        """
+        worst = [
+            self._worst(rubric.verdict_call(item, grounding, answer))
+            for item, answer in zip(items, answers, strict=True)
+            if (grounding := Grounding.of(item)) is not None
+        ]
+        known = [one for one in worst if one is not None]
+        return min(known, default=None) if len(known) == len(worst) else None
 
     def estimate(self, items: Sequence[Item], answers: Sequence[str]) -> Estimate:
         """What judging these would take now, with what the store already has.

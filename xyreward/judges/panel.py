@@ -121,6 +121,25 @@ def refuse_same(judges: Sequence[Judge]) -> None:
             )
 
 
+def refuse_small_budget(judge: Judge, items: Sequence[Item], answers: Sequence[str]) -> None:
+    """Raise JudgeError where a budget has no room for even one of the calls that are to be made.
+
+    Where the store has some of the verdicts nothing is refused: they can be had without a call.
+    """
+    for one in model_judges(judge):
+        if one.budget_usd is None:
+            continue
+        least = one.least_worst(items, answers)
+        if least is None or one.budget_usd >= least:
+            continue
+        if (bill := one.estimate(items, answers)).calls and not bill.in_store:
+            raise JudgeError(
+                f"budget_usd is {one.budget_usd:g}, and one call of {one.name} may cost {least:.4f} (its "
+                "worst case, of which most is given back when the reply is there), so nothing could be "
+                "sent; give more than that (docs/cost.md)"
+            )
+
+
 def model_judges(judge: Judge) -> list[ModelJudge]:
     """Those that ask a model and have a bill: the judge itself, or members of a panel, or none."""
     members = judge.members if isinstance(judge, PanelJudge) else (judge,)

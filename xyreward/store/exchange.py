@@ -247,8 +247,16 @@ def merge(store: VerdictStore, other: str | os.PathLike[str]) -> Added:
 def _checked(
     rows: Iterator[tuple[str, Any]], problems: list[str]
 ) -> Iterator[tuple[str, StoredVerdict]]:
-    """The good ones of `rows`; a line in `problems` for each of the others."""
-    for where, row in rows:
+    """The good ones of `rows`; a line in `problems` for each of the others.
+
+    Where the first row has next to nothing of what `export` writes, so has the rest: one line for all.
+    """
+    for number, (where, row) in enumerate(rows):
+        keys = row.keys() if isinstance(row, dict) else {}
+        if number == 0 and len(_Row.model_fields.keys() & set(keys)) < 4:
+            found = ", ".join(keys) if keys else f"{row!r:.60}"
+            problems[:] = [_no_export(where, f"found {found:.80}")]
+            return
         try:
             yield where, _Row.model_validate(row).record()
         except ValidationError as error:
@@ -259,16 +267,28 @@ def _checked(
             ]
 
 
+def _no_export(where: str, found: str) -> str:
+    return (
+        f"{where}: is no record of a verdict store, so the file is none that `xyreward store export` wrote "
+        f"({found}; expected {', '.join(_Row.model_fields)})"
+    )
+
+
 def _read_jsonl(path: Path, problems: list[str]) -> Iterator[tuple[str, Any]]:
-    number = 0
+    number, any_row = 0, False
     try:
         with path.open("rb") as stream:
             for number, line in enumerate(stream, start=1):
                 where = f"{path.name} row {number}"
                 try:
                     text = line.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").decode()
-                    if text.strip():
-                        yield where, json.loads(text, object_pairs_hook=_once)
+                    if not text.strip():
+                        continue
+                    if text.lstrip()[0] != "{" and not any_row:
+                        problems[:] = [_no_export(where, f"found {text.strip()!r:.60}")]
+                        return
+                    any_row = True
+                    yield where, json.loads(text, object_pairs_hook=_once)
                 except UnicodeDecodeError as error:
                     problems.append(
                         f"{where}: is not valid UTF-8 (byte 0x{line[error.start]:02x} at byte "

@@ -14,6 +14,7 @@ from xyreward.errors import StoreError
 from xyreward.store.database import SCHEMA_VERSION
 from xyreward.store.ledger import Spent
 from xyreward.store.verdicts import CHUNK, TIME_FORMAT, VerdictStore
+from xyreward.words import dollars, noun
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +53,36 @@ class StoreInfo:
     def __str__(self) -> str:
         n = sum(group.count for group in self.groups)
         lines = [
-            f"{self.path}: {n:,} records, {self.size_bytes / 2**20:.1f} MiB, schema {self.schema}"
+            f"{self.path}: {n:,} {noun(n, 'record')}, {self.size_bytes / 2**20:.1f} MiB, schema {self.schema}"
         ]
         for g in self.groups:
-            price = f"${g.cost_usd:,.2f}" + (f" and {g.unpriced:,} unpriced" if g.unpriced else "")
+            price = f"US dollars: {dollars(g.cost_usd, g.unpriced, of='record')}"
             lines.append(
                 f"  {g.count:>9,} {_plain(g.kind):9}  {_plain(g.judge)}  {_plain(g.rubric_version)}  "
                 f"{_plain(g.first[:10])} to {_plain(g.last[:10])}  {price}"
             )
         for run, spent in self.runs.items():
-            lines.append(
-                f"  run {_plain(run)}: ${spent.settled_usd:,.2f} for {spent.calls:,} calls, possibly "
-                f"${spent.possibly_usd:,.2f} for {spent.lost_calls:,} lost ones"
-                + (f", {spent.open_calls:,} on their way" if spent.open_calls else "")
-                + (f"; {spent.unpriced_calls:,} calls unpriced" if spent.unpriced_calls else "")
-            )
+            calls = f"{spent.calls:,} {noun(spent.calls, 'call')}"
+            lines.append(f"  run {_plain(run)}: {calls}, US dollars: {bill(spent)}")
         for state, count in self.batches.items():
-            lines.append(f"  {count:,} batches {state}")
+            lines.append(f"  {count:,} {noun(count, 'batch', 'batches')} {state}")
         if self.claims:
-            lines.append(f"  {self.claims:,} verdicts on their way")
+            whose = noun(self.claims, "its", "their")
+            lines.append(f"  {self.claims:,} {noun(self.claims, 'verdict')} on {whose} way")
         return "\n".join(lines)
+
+
+def bill(spent: Spent) -> str:
+    """What a run has spent, in US dollars, and what it may have spent besides: never 0 for unknown sums."""
+    text = dollars(spent.settled_usd, spent.unpriced_calls)
+    if n := spent.lost_calls:
+        sum_ = f"{spent.possibly_usd:,.4f}" if spent.possibly_usd else "an unknown sum"
+        text += f", and possibly {sum_} for {n:,} {noun(n, 'call')} without a reply"
+    if n := spent.open_calls:
+        whose = noun(n, "its", "their")
+        sum_ = f", at most {spent.reserved_usd:,.4f}" if spent.reserved_usd else ""
+        text += f"; {n:,} {noun(n, 'call')} on {whose} way{sum_}"
+    return text
 
 
 def _plain(text: str) -> str:
@@ -102,6 +113,15 @@ def info(store: VerdictStore) -> StoreInfo:
         batches=dict(batches),
         runs={run: store.ledger.spent(run) for run in store.ledger.runs()},
     )
+
+
+def values_of(store: VerdictStore, name: str) -> list[str]:
+    """What records have under a name of their identity (`judge`, `rubric_version`), each once, sorted."""
+    with store.database.read() as connection:
+        rows = connection.execute(
+            "SELECT DISTINCT json_extract(identity, ?) FROM verdicts ORDER BY 1", (f"$.{name}",)
+        ).fetchall()
+    return [value for (value,) in rows if value is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +179,8 @@ def prune(
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     except StoreError as error:
         raise StoreError(
-            f"{removed:,} verdicts were removed, but the file did not become smaller: {error}"
+            f"{removed:,} {noun(removed, 'verdict was', 'verdicts were')} removed, but the file did not "
+            f"become smaller: {error}"
         ) from error
     return Pruned(removed, max(size - _size(store.path), 0))
 

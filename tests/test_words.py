@@ -1,0 +1,32 @@
+"""Words of messages."""
+
+import pytest
+
+from xyreward.words import did_you_mean, dollars, noun
+
+
+def test_one_thing_is_singular_and_all_else_plural() -> None:
+    assert [noun(n, "call") for n in (0, 1, 2)] == ["calls", "call", "calls"]
+    assert [noun(n, "batch", "batches") for n in (0, 1, 2)] == ["batches", "batch", "batches"]
+
+
+def test_only_what_is_close_is_suggested() -> None:
+    assert did_you_mean("stated_requst", ["query", "stated_request"]) == (
+        "did you mean 'stated_request'?"
+    )
+    assert did_you_mean("zzz", ["query", "stated_request"]) == ""
+    assert did_you_mean("x", []) == ""
+
+
+@pytest.mark.parametrize(
+    ("usd", "unpriced", "told"),
+    [
+        (0.0, 0, "0.0000"),
+        (1234.5, 0, "1,234.5000"),
+        (0.5, 1, "0.5000 and 1 call of unknown price"),
+        (0.0, 1, "unknown, for 1 call of unknown price"),
+        (0.0, 1200, "unknown, for 1,200 calls of unknown price"),
+    ],
+)
+def test_an_unknown_price_is_never_0(usd: float, unpriced: int, told: str) -> None:
+    assert dollars(usd, unpriced) == told

@@ -1,0 +1,25 @@
+"""Words that messages of all modules need: singular or plural, near misses, sums of money."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def noun(n: int, one: str, many: str | None = None) -> str:
+    """The word for n things: `one` for exactly one, else `many`, by default `one` with an s. Of verbs too."""
+    return one if n == 1 else many or f"{one}s"
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """`did you mean 'x'?` where a known name is close to what was given, else nothing."""
+    close = difflib.get_close_matches(given, list(known), n=1)
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
+def dollars(usd: float, unpriced: int, *, of: str = "call") -> str:
+    """A sum of which some calls are no part, since nobody knows what they cost. Never 0 for those."""
+    more = f"{unpriced:,} {noun(unpriced, of)} of unknown price"
+    if unpriced and not usd:
+        return f"unknown, for {more}"
+    return f"{usd:,.4f}" + (f" and {more}" if unpriced else "")
