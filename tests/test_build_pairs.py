@@ -13,6 +13,7 @@ from xyreward.errors import ConfigError, DataError
 from xyreward.items import DEFAULT_LABELS, Item
 from xyreward.judges.scripted import ScriptedJudge
 from xyreward.pairs import Candidate, PairSet, Rule, build_pairs
+from xyreward.pairs.audit import audit_pairs
 from xyreward.pairs.guards import Guards, TokenGuard
 from xyreward.pairs.held_out import HeldOut
 from xyreward.testing import FakeAPI, make_item, make_reference
@@ -224,6 +225,22 @@ def test_what_guards_drop_is_counted_and_too_much_of_it_is_a_problem() -> None:
     assert not build_pairs(
         [item], split="train", answers=answers, judge=both, guards=relaxed
     ).problems
+
+
+def test_answers_that_differ_in_white_space_alone_do_not_make_two_pairs() -> None:
+    item = make_item()
+    twice = [
+        "First look for the leak.\n\nThen dry the wall.",
+        "First look for the leak.\nThen dry the wall.",
+    ]
+    judge = ScriptedJudge(
+        {**{(None, text): LABELS[0] for text in twice}, (None, TEXTS[0]): LABELS[1]}
+    )
+    answers = [answer(item, text) for text in (*twice, TEXTS[0])]
+    found = build_pairs([item], split="train", answers=answers, judge=judge)
+    assert len(found.pairs) == 1
+    assert found.dropped["repeats another pair of its item"] == 1
+    assert audit_pairs(found).ok
 
 
 def test_the_widest_margin_comes_first_and_answers_are_used_afresh() -> None:

@@ -248,7 +248,7 @@ class _Maker:
         """Those that no guard objects to, at most so many: the widest margins, and fresh answers, first."""
         limit = self.rule.max_pairs_per_item
         kept: list[Pair] = []
-        seen: set[tuple[str, str]] = set()
+        seen: set[str] = set()
         used: set[int] = set()
         later: list[Pair] = []
         made.sort(key=lambda pair: (-pair.margin, _order(pair, self.seed)))
@@ -259,10 +259,10 @@ class _Maker:
                     self.drop("above max_pairs_per_item", pair)
                 elif limit is not None and fresh_only and sides & used:
                     later.append(pair)
-                elif (texts := (pair.chosen, pair.rejected)) in seen:
+                elif pair.id in seen:  # also where only white space differs
                     self.drop("repeats another pair of its item", pair)
                 else:
-                    seen.add(texts)
+                    seen.add(pair.id)
                     self.examined += 1
                     reason = self.guards.objection(
                         item,

@@ -22,7 +22,7 @@ class Pair:
     """One preference: to this prompt, `chosen` is better than `rejected`."""
 
     id: str
-    """Stable: hash of item id and both answers."""
+    """Stable: hash of item id and both answers, white space folded."""
     item_id: str
     item_kind: ItemKind
     split: str
