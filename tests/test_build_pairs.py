@@ -198,6 +198,26 @@ def test_what_is_judged_and_trained_on_is_masked_and_counted() -> None:
     assert pair.cluster == item.content_hash  # of the query as it came
 
 
+def test_the_tokens_that_are_compared_are_those_of_the_masked_prompt(tokens: TokenGuard) -> None:
+    key = f"sk-{'k3Yq7Zp9Xw2Lr8Tv' * 2}"  # masked, it leaves room for the answers
+    item = make_item(query=f"Why does {key} fail?")
+    answers = [answer(item, TEXTS[2]), answer(item, TEXTS[3])]
+    judge = ScriptedJudge({(None, TEXTS[2]): LABELS[0], (None, TEXTS[3]): LABELS[1]})
+
+    def build(max_length: int | None) -> PairSet:
+        guard = TokenGuard(tokens.tokenizer, max_length)
+        return build_pairs([item], split="train", answers=answers, judge=judge, tokens=guard)
+
+    (pair,) = build(None).pairs
+    begins = tokens.tokenizer.answer_ids(pair.prompt, pair.chosen)[1]
+    shown = len(tokens.tokenizer.prompt_ids(item.messages))
+    assert begins + 20 < shown
+    assert len(build(begins + 20).pairs) == 1  # the query as it came would fill that
+    assert (build(begins + 20).cut, build(None).cut) == (1, 0)
+    with pytest.raises(DataError, match="prompt longer than max_length"):
+        build(begins)
+
+
 def test_what_guards_drop_is_counted_and_too_much_of_it_is_a_problem() -> None:
     item = make_item()
     texts = [

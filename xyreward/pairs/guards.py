@@ -181,6 +181,7 @@ class Guards:
         chosen: Judged,
         rejected: Judged,
         *,
+        prompt: Messages | None = None,
         tokens: TokenGuard | None = None,
         held_out: HeldOut | None = None,
     ) -> str | None:
@@ -192,6 +193,7 @@ class Guards:
             item: what both answer.
             chosen: one side.
             rejected: the other.
+            prompt: what is trained on, where personal data in the query is masked. None: the query.
             tokens: what the trainer's tokenizer makes of the pair. None: not looked at.
             held_out: what is evaluated. None: not looked at.
         """
@@ -211,7 +213,7 @@ class Guards:
             for text in (one, other)
         ):
             return PERSONAL_DATA
-        return tokens.objection(item.messages, one, other) if tokens else None
+        return tokens.objection(prompt or item.messages, one, other) if tokens else None
 
     def limit(self, guard: Guard) -> float:
         """Share of the examined pairs, in [0, 1], that a guard may drop."""
@@ -314,8 +316,9 @@ class TokenGuard:
 
     def cuts(self, prompt: Messages, one: str, other: str) -> bool:
         """Whether an answer reaches beyond `max_length`."""
-        longest = max(len(ids) for ids, _ in self._both(prompt, one, other))
-        return self.max_length is not None and longest > self.max_length
+        if self.max_length is None:
+            return False
+        return any(len(ids) > self.max_length for ids, _ in self._both(prompt, one, other))
 
     def _both(self, prompt: Messages, one: str, other: str) -> list[tuple[tuple[int, ...], int]]:
         key = _key(prompt)

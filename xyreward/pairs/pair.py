@@ -171,7 +171,7 @@ class PairSet:
     examples: tuple[LeftOut, ...] = ()
     """Some of what was dropped, at most `EXAMPLES` a reason."""
     cut: int = 0
-    """Pairs with an answer longer than the trainer's `max_length`; 0 before that is known."""
+    """Pairs with an answer longer than the trainer's `max_length`; 0 where that was not looked at."""
     examined: int = 0
     """Pairs that the guards looked at: those that they dropped and those that passed."""
     problems: tuple[str, ...] = ()
