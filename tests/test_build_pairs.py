@@ -308,6 +308,47 @@ def test_margin_pairs_are_taken_only_of_items_without_an_answer_to_be_chosen() -
     }
 
 
+def test_a_chosen_answer_that_something_stands_in_the_way_of_is_not_replaced_by_a_margin_pair() -> (
+    None
+):
+    item = make_item()
+    judge = ScriptedJudge(
+        {
+            (None, TEXTS[3]): DEFAULT_LABELS["goal_focused"],
+            (None, TEXTS[0]): DEFAULT_LABELS["balanced"],
+            (None, TEXTS[2]): DEFAULT_LABELS["literal"],
+        }
+    )
+    answers = [answer(item, TEXTS[3], "another"), answer(item, TEXTS[0]), answer(item, TEXTS[2])]
+    other = make_item(id="other", query="Two?")
+    answers += [answer(other, TEXTS[3]), answer(other, TEXTS[2])]
+    found = build_pairs(
+        [item, other], split="train", answers=answers, judge=judge, rule=Rule(margin_pairs=0.2)
+    )
+    assert [(p.item_id, p.rule) for p in found.pairs] == [("other", "goal_focused")]
+    assert found.dropped == {
+        "different origins": 2,
+        "neither side is what training should teach": 1,
+    }
+
+
+def test_a_control_of_which_no_answer_overcorrects_gives_a_margin_pair() -> None:
+    item = make_item(kind="control")
+    judge = ScriptedJudge(
+        {(None, TEXTS[3]): DEFAULT_LABELS["direct"], (None, TEXTS[2]): DEFAULT_LABELS["refusal"]}
+    )
+    wanted = {"split": "train", "judge": judge, "control_share": 0.9}
+    xy = make_item(id="xy", query="Two?")
+    scripted = [answer(i, t) for i in (item, xy) for t in (TEXTS[3], TEXTS[2])]
+    with pytest.raises(DataError, match="control without an answer that overcorrects"):
+        build_pairs([item, xy], answers=scripted, **wanted)
+    found = build_pairs([item, xy], answers=scripted, rule=Rule(margin_pairs=0.1), **wanted)
+    assert {(p.item_kind, p.rule, p.chosen) for p in found.pairs} == {
+        ("control", "margin", TEXTS[3]),
+        ("xy", "margin", TEXTS[3]),
+    }
+
+
 def test_answers_to_strange_items_and_answers_nobody_judged_are_errors() -> None:
     item = make_item()
     with pytest.raises(DataError, match="answer to item 'other', which is not among the 1"):

@@ -238,7 +238,13 @@ class _Maker:
                 undecided.append((found, one, other))
             else:
                 self.drop(found, example(one, other), item.id)
-        by_margin = self.rule.margin_pairs is not None and not made
+        # Where an answer could be chosen, and only its margin, author or safety stands in the way, the
+        # better of two worse ones is not the next best thing.
+        by_margin = (
+            self.rule.margin_pairs is not None
+            and not made
+            and (item.kind == "control" or not any(self.rule.is_wanted(item, a) for a in answers))
+        )
         for reason, one, other in undecided:
             found = self.rule.decide(item, one, other, by_margin=True) if by_margin else reason
             if isinstance(found, str):

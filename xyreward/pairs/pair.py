@@ -14,7 +14,8 @@ from xyreward.pairs.candidates import Judged, PairSource
 
 PairRule = Literal["goal_focused", "margin"]
 """Why a pair was kept. `goal_focused`: chosen is what the rule wants (for controls: a direct answer),
-rejected is not. `margin`: no answer to the item was, and chosen is better by the rule's margin."""
+rejected is not. `margin`: no answer to the item was (for controls: or none overcorrects), and chosen is
+better by the rule's margin."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,9 @@ class Rule:
     margin: _Number = 0.0
     """Soft reward of chosen minus that of rejected, at least this, in [0, 1]; never 0 or below."""
     margin_pairs: _Number | None = None
-    """For items without any answer that could be chosen: take pairs whose margin is at least this
-    instead, in (0, 1]. A weak policy hardly ever writes a goal-focused answer. None: no such pairs."""
+    """For items without any answer that could be chosen, and controls without one that overcorrects:
+    take pairs whose margin is at least this instead, in (0, 1]. A weak policy hardly ever writes a
+    goal-focused answer. None: no such pairs."""
     same_origin: Annotated[bool, Strict()] = True
     """Both answers come from one source and one author."""
     max_pairs_per_item: Annotated[int, Strict()] | None = None
@@ -132,7 +133,7 @@ class Rule:
             item: what they answer.
             one: an answer.
             other: another.
-            by_margin: neither is what training should teach, so the margin alone decides.
+            by_margin: the margin alone decides; see `margin_pairs`.
         """
         for answer in (one, other):
             if answer.labels is None or answer.reward is None:
@@ -147,7 +148,7 @@ class Rule:
         if by_margin:
             assert self.margin_pairs is not None
             chosen, rejected = (one, other) if one.reward >= other.reward else (other, one)
-            threshold, rule = max(self.margin, self.margin_pairs), "margin"
+            threshold = max(self.margin, self.margin_pairs)
         else:
             first, second = self.is_wanted(item, one), self.is_wanted(item, other)
             if one.answer.kind is not None and not first:
@@ -162,7 +163,7 @@ class Rule:
             assert rejected.labels is not None
             if item.kind == "control" and not rejected.labels.identifies_misconception:
                 return NEITHER_OVERCORRECTS
-            threshold, rule = self.margin, "goal_focused"
+            threshold = self.margin
         if chosen.answer.unsafe:
             return "chosen is unsafe"
         assert chosen.reward is not None
@@ -176,7 +177,7 @@ class Rule:
             short, long = sorted((len(chosen.text), len(rejected.text)))
             if long > self.max_length_ratio * short:
                 return f"one side more than {self.max_length_ratio:g} times as long"
-        return chosen, rejected, "margin" if rule == "margin" else "goal_focused"
+        return chosen, rejected, "margin" if by_margin else "goal_focused"
 
 
 NEITHER = "neither side is what training should teach"
