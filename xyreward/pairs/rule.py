@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import ConfigDict, Strict
@@ -97,7 +97,7 @@ class Rule:
         """Candidate pairs: every two answers to an item that could make a pair.
 
         Of references their kinds say which is to be chosen, so those are (better, worse). Of answers
-        without a kind it is every two, in either order.
+        without a kind it is every two, in either order; and where authors may differ, one of each.
         """
         by_kind = [a for a in answers if a.answer.kind is not None]
         better: AnswerKind = "direct" if item.kind == "control" else "goal_focused"
@@ -108,7 +108,12 @@ class Rule:
                     for rejected in by_kind:
                         if rejected.answer.kind == kind:
                             yield chosen, rejected
-        yield from combinations([a for a in answers if a.answer.kind is None], 2)
+        without_kind = [a for a in answers if a.answer.kind is None]
+        yield from combinations(without_kind, 2)
+        if not self.same_origin:
+            yield from product(
+                without_kind, [a for a in by_kind if a.answer.kind in (better, *worse)]
+            )
 
     def is_wanted(self, item: Item, answer: Judged) -> bool:
         """Whether an answer is what training should teach."""
@@ -141,7 +146,7 @@ class Rule:
                 return (
                     failure if failure in (_EMPTY, "not judged") else f"failed verdict: {failure}"
                 )
-        if self.same_origin and _origin(one) != _origin(other):
+        if self.same_origin and one.answer.provenance != other.answer.provenance:
             return "different origins"
         assert one.reward is not None
         assert other.reward is not None
@@ -183,7 +188,3 @@ class Rule:
 NEITHER = "neither side is what training should teach"
 NEITHER_OVERCORRECTS = "control without an answer that overcorrects"
 _EMPTY = "empty answer"
-
-
-def _origin(answer: Judged) -> tuple[str, str]:
-    return answer.answer.source, answer.answer.origin
