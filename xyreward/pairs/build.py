@@ -135,6 +135,7 @@ def build_pairs(
         cut=sum(pair.id in maker.cut for pair in pairs),
         examined=maker.examined,
         problems=maker.guards.problems(maker.dropped, maker.examined),
+        balance=balance,
         masked=MappingProxyType(dict(sorted(masked.items()))),
     )
 

@@ -179,6 +179,8 @@ class PairSet:
     """Guards that dropped more than their limit allows, a line each; errors of the audit."""
     masked: Mapping[str, int] = field(default_factory=dict)
     """Kind of personal data or key -> how many were masked in queries and answers of pairs."""
+    balance: float | None = None
+    """The tolerance that balance was asked for with. None: it was not. The audit holds the set to it."""
 
     @property
     def control_share(self) -> float:
