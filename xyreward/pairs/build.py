@@ -20,7 +20,7 @@ from xyreward.pairs.guards import Guards, TokenGuard
 from xyreward.pairs.held_out import HeldOut
 from xyreward.pairs.order import check_order
 from xyreward.pairs.pair import EXAMPLES, LeftOut, Pair, PairRule, PairSet, pair_of
-from xyreward.pairs.rule import NEITHER, NEITHER_OVERCORRECTS, Rule
+from xyreward.pairs.rule import NEITHER, NEITHER_OVERCORRECTS, NOT_JUDGED, Rule
 from xyreward.scoring import run_sync
 
 
@@ -146,19 +146,28 @@ def judge_candidates(
     """A verdict for each candidate, in order.
 
     Raises:
-        DataError: no judge, and nothing says what labels a candidate has.
+        DataError: no judge, and nothing says what labels a candidate has that is no reference.
         JudgeError: the judge cannot judge these items.
     """
     if judge is not None:
         return run_sync(by_judge(items, candidates, judge))
     judged = [by_labels(items[c.item_id], c) for c in candidates]
-    known = [one for one in judged if one is not None]
-    without = len(judged) - len(known)
-    if without and any(c.source != "references" for c in candidates):
+    without = [
+        c
+        for c, one in zip(candidates, judged, strict=True)
+        if one is None and c.source != "references"
+    ]
+    if without:
         raise DataError(
-            [f"{without} of {len(candidates)} answers have neither labels nor kind; give a judge"]
+            [
+                f"{len(without)} of {len(candidates)} answers have neither labels nor kind; give a judge"
+            ]
         )
-    return known
+    # A reference that says nothing of its worth makes no pair, and is counted where it might have.
+    return [
+        one or Judged(c, None, None, "labels", failure=NOT_JUDGED)
+        for c, one in zip(candidates, judged, strict=True)
+    ]
 
 
 @dataclass

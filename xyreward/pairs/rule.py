@@ -142,10 +142,8 @@ class Rule:
         """
         for answer in (one, other):
             if answer.labels is None or answer.reward is None:
-                failure = answer.failure or "not judged"
-                return (
-                    failure if failure in (_EMPTY, "not judged") else f"failed verdict: {failure}"
-                )
+                failure = answer.failure or NOT_JUDGED
+                return failure if failure in (_EMPTY, NOT_JUDGED) else f"failed verdict: {failure}"
         if self.same_origin and one.answer.provenance != other.answer.provenance:
             return "different origins"
         assert one.reward is not None
@@ -187,4 +185,5 @@ class Rule:
 
 NEITHER = "neither side is what training should teach"
 NEITHER_OVERCORRECTS = "control without an answer that overcorrects"
+NOT_JUDGED = "not judged"
 _EMPTY = "empty answer"
