@@ -262,7 +262,7 @@ def test_sides_of_different_judges_or_rubrics_are_an_error_and_pairs_of_several_
     pairs = pairs_without_faults(40)
     by = {"judge": "anthropic:x", "rubric_version": "verdict-1"}
 
-    def judged(p: Pair, chosen: dict[str, str], rejected: dict[str, str]) -> Pair:
+    def judged(p: Pair, chosen: dict[str, Any], rejected: dict[str, Any]) -> Pair:
         return dataclasses.replace(
             p,
             chosen_answer=dataclasses.replace(p.chosen_answer, **chosen),

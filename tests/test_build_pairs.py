@@ -337,12 +337,17 @@ def test_a_control_of_which_no_answer_overcorrects_gives_a_margin_pair() -> None
     judge = ScriptedJudge(
         {(None, TEXTS[3]): DEFAULT_LABELS["direct"], (None, TEXTS[2]): DEFAULT_LABELS["refusal"]}
     )
-    wanted = {"split": "train", "judge": judge, "control_share": 0.9}
     xy = make_item(id="xy", query="Two?")
     scripted = [answer(i, t) for i in (item, xy) for t in (TEXTS[3], TEXTS[2])]
+
+    def build(rule: Rule) -> PairSet:
+        return build_pairs(
+            [item, xy], split="train", answers=scripted, judge=judge, rule=rule, control_share=0.9
+        )
+
     with pytest.raises(DataError, match="control without an answer that overcorrects"):
-        build_pairs([item, xy], answers=scripted, **wanted)
-    found = build_pairs([item, xy], answers=scripted, rule=Rule(margin_pairs=0.1), **wanted)
+        build(Rule())
+    found = build(Rule(margin_pairs=0.1))
     assert {(p.item_kind, p.rule, p.chosen) for p in found.pairs} == {
         ("control", "margin", TEXTS[3]),
         ("xy", "margin", TEXTS[3]),

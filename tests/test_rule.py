@@ -134,9 +134,10 @@ def test_answers_without_a_kind_are_proposed_two_by_two_and_references_by_their_
 
 
 def test_references_meet_answers_of_others_where_authors_may_differ() -> None:
+    worth: dict[AnswerKind, float] = {"goal_focused": 1.0, "literal": 0.0, "balanced": 0.7}
     human = [
         judged(kind, reward, kind=kind, source="references", origin="human")
-        for kind, reward in (("goal_focused", 1.0), ("literal", 0.0), ("balanced", 0.7))
+        for kind, reward in worth.items()
     ]
     rule = Rule(same_origin=False)
     found = [rule.decide(XY, *sides) for sides in rule.proposals(XY, [GOOD, BAD, *human])]

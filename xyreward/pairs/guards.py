@@ -7,7 +7,7 @@
     language           an answer in another language than its query
     held_out_item      the item is held out; the query is, or nearly repeats, a held-out one
     held_out_answer    an answer contains a held-out answer
-    personal_data      personal data or a key in an answer (where these are not masked)
+    personal_data      personal data or a key in an answer or its query (where these are not masked)
 
 A pair with an objection is dropped and counted. What was dropped can do no harm any more; but where a
 guard objects often, the source is not what it should be, and what no guard can see is likely to be wrong
@@ -48,7 +48,7 @@ NEARLY_IDENTICAL = "both sides nearly identical"
 PROMPT_LENGTH = "prompt longer than max_length"
 SAME_TOKENS = "both sides read the same within max_length"
 LANGUAGE = "an answer in another language than its query"
-PERSONAL_DATA = "personal data or a key in an answer"
+PERSONAL_DATA = "personal data or a key in an answer or its query"
 
 Guard = Literal[
     "same",
@@ -124,7 +124,7 @@ class Guards:
     language: Annotated[bool, Strict()] = True
     """Drop pairs with an answer that is surely in another language than its query."""
     personal_data: Literal["mask", "drop", "keep"] = "mask"
-    """What is done with answers in which personal data or keys are found."""
+    """What is done with answers and queries in which personal data or keys are found."""
     personal_kinds: tuple[PersonalKind, ...] = DEFAULT_KINDS
     """What is looked for."""
     phone_regions: tuple[str, ...] = ()
@@ -210,7 +210,7 @@ class Guards:
             return LANGUAGE
         if self.personal_data == "drop" and any(
             mask(text, self.personal_kinds, phone_regions=self.phone_regions)[1]
-            for text in (one, other)
+            for text in (one, other, item.query_text)
         ):
             return PERSONAL_DATA
         return tokens.objection(prompt or item.messages, one, other) if tokens else None
