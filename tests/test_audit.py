@@ -250,6 +250,36 @@ def test_balance_that_was_asked_for_and_not_reached_is_an_error() -> None:
     assert audit_pairs(set_of(pairs), limits=limits).ok
 
 
+def test_a_set_that_was_built_for_balance_is_held_to_it_without_being_told() -> None:
+    pairs = pairs_without_faults()
+    longer = [pair(i, p.chosen + " and so on" * 9, p.rejected) for i, p in enumerate(pairs)]
+    assert not audit_pairs(set_of(longer, balance=0.05)).ok
+    assert audit_pairs(set_of(longer, balance=0.5)).ok
+    assert audit_pairs(set_of(longer)).ok
+
+
+def test_sides_of_different_judges_or_rubrics_are_an_error_and_pairs_of_several_a_warning() -> None:
+    pairs = pairs_without_faults(40)
+    by = {"judge": "anthropic:x", "rubric_version": "verdict-1"}
+
+    def judged(p: Pair, chosen: dict[str, Any], rejected: dict[str, Any]) -> Pair:
+        return dataclasses.replace(
+            p,
+            chosen_answer=dataclasses.replace(p.chosen_answer, **chosen),
+            rejected_answer=dataclasses.replace(p.rejected_answer, **rejected),
+        )
+
+    for other in ({"judge": "local"}, {"rubric_version": "verdict-2"}):
+        (problem,) = audit_pairs(set_of([judged(p, by, by | other) for p in pairs])).problems
+        assert problem.startswith("in 40 pairs the sides were judged by different judges")
+    half = [judged(p, by, by) if i % 2 else p for i, p in enumerate(pairs)]
+    audit = audit_pairs(set_of(half))
+    assert audit.ok
+    assert any("anthropic:x verdict-1" in w for w in audit.warnings)
+    people = [judged(p, {"judge": "labels"}, {"judge": "kind"}) for p in pairs]
+    assert not any("judges" in text for text in (*audit_pairs(set_of(people)).problems,))
+
+
 def test_exactly_the_tolerance_is_within_it() -> None:
     pairs = pairs_without_faults(200)
     at_the_edge = [

@@ -13,6 +13,7 @@ from xyreward.errors import ConfigError, DataError
 from xyreward.items import DEFAULT_LABELS, Item
 from xyreward.judges.scripted import ScriptedJudge
 from xyreward.pairs import Candidate, PairSet, Rule, build_pairs
+from xyreward.pairs.audit import audit_pairs
 from xyreward.pairs.guards import Guards, TokenGuard
 from xyreward.pairs.held_out import HeldOut
 from xyreward.testing import FakeAPI, make_item, make_reference
@@ -197,6 +198,26 @@ def test_what_is_judged_and_trained_on_is_masked_and_counted() -> None:
     assert pair.cluster == item.content_hash  # of the query as it came
 
 
+def test_the_tokens_that_are_compared_are_those_of_the_masked_prompt(tokens: TokenGuard) -> None:
+    key = f"sk-{'k3Yq7Zp9Xw2Lr8Tv' * 2}"  # masked, it leaves room for the answers
+    item = make_item(query=f"Why does {key} fail?")
+    answers = [answer(item, TEXTS[2]), answer(item, TEXTS[3])]
+    judge = ScriptedJudge({(None, TEXTS[2]): LABELS[0], (None, TEXTS[3]): LABELS[1]})
+
+    def build(max_length: int | None) -> PairSet:
+        guard = TokenGuard(tokens.tokenizer, max_length)
+        return build_pairs([item], split="train", answers=answers, judge=judge, tokens=guard)
+
+    (pair,) = build(None).pairs
+    begins = tokens.tokenizer.answer_ids(pair.prompt, pair.chosen)[1]
+    shown = len(tokens.tokenizer.prompt_ids(item.messages))
+    assert begins + 20 < shown
+    assert len(build(begins + 20).pairs) == 1  # the query as it came would fill that
+    assert (build(begins + 20).cut, build(None).cut) == (1, 0)
+    with pytest.raises(DataError, match="prompt longer than max_length"):
+        build(begins)
+
+
 def test_what_guards_drop_is_counted_and_too_much_of_it_is_a_problem() -> None:
     item = make_item()
     texts = [
@@ -224,6 +245,22 @@ def test_what_guards_drop_is_counted_and_too_much_of_it_is_a_problem() -> None:
     assert not build_pairs(
         [item], split="train", answers=answers, judge=both, guards=relaxed
     ).problems
+
+
+def test_answers_that_differ_in_white_space_alone_do_not_make_two_pairs() -> None:
+    item = make_item()
+    twice = [
+        "First look for the leak.\n\nThen dry the wall.",
+        "First look for the leak.\nThen dry the wall.",
+    ]
+    judge = ScriptedJudge(
+        {**{(None, text): LABELS[0] for text in twice}, (None, TEXTS[0]): LABELS[1]}
+    )
+    answers = [answer(item, text) for text in (*twice, TEXTS[0])]
+    found = build_pairs([item], split="train", answers=answers, judge=judge)
+    assert len(found.pairs) == 1
+    assert found.dropped["repeats another pair of its item"] == 1
+    assert audit_pairs(found).ok
 
 
 def test_the_widest_margin_comes_first_and_answers_are_used_afresh() -> None:
@@ -268,6 +305,52 @@ def test_margin_pairs_are_taken_only_of_items_without_an_answer_to_be_chosen() -
     assert {(p.item_id, p.rule) for p in found.pairs} == {
         ("rare", "margin"),
         ("usual", "goal_focused"),
+    }
+
+
+def test_a_chosen_answer_that_something_stands_in_the_way_of_is_not_replaced_by_a_margin_pair() -> (
+    None
+):
+    item = make_item()
+    judge = ScriptedJudge(
+        {
+            (None, TEXTS[3]): DEFAULT_LABELS["goal_focused"],
+            (None, TEXTS[0]): DEFAULT_LABELS["balanced"],
+            (None, TEXTS[2]): DEFAULT_LABELS["literal"],
+        }
+    )
+    answers = [answer(item, TEXTS[3], "another"), answer(item, TEXTS[0]), answer(item, TEXTS[2])]
+    other = make_item(id="other", query="Two?")
+    answers += [answer(other, TEXTS[3]), answer(other, TEXTS[2])]
+    found = build_pairs(
+        [item, other], split="train", answers=answers, judge=judge, rule=Rule(margin_pairs=0.2)
+    )
+    assert [(p.item_id, p.rule) for p in found.pairs] == [("other", "goal_focused")]
+    assert found.dropped == {
+        "different origins": 2,
+        "neither side is what training should teach": 1,
+    }
+
+
+def test_a_control_of_which_no_answer_overcorrects_gives_a_margin_pair() -> None:
+    item = make_item(kind="control")
+    judge = ScriptedJudge(
+        {(None, TEXTS[3]): DEFAULT_LABELS["direct"], (None, TEXTS[2]): DEFAULT_LABELS["refusal"]}
+    )
+    xy = make_item(id="xy", query="Two?")
+    scripted = [answer(i, t) for i in (item, xy) for t in (TEXTS[3], TEXTS[2])]
+
+    def build(rule: Rule) -> PairSet:
+        return build_pairs(
+            [item, xy], split="train", answers=scripted, judge=judge, rule=rule, control_share=0.9
+        )
+
+    with pytest.raises(DataError, match="control without an answer that overcorrects"):
+        build(Rule())
+    found = build(Rule(margin_pairs=0.1))
+    assert {(p.item_kind, p.rule, p.chosen) for p in found.pairs} == {
+        ("control", "margin", TEXTS[3]),
+        ("xy", "margin", TEXTS[3]),
     }
 
 

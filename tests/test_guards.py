@@ -490,6 +490,8 @@ def test_personal_data_and_keys_are_replaced_by_what_they_are(text: str, masked:
     assert Guards(personal_data="drop").mask(text) == (text, Counter())
     dropping = Guards(personal_data="drop", language=False)
     assert objection(text, LONG, dropping) == objection(LONG, text, dropping) == PERSONAL_DATA
+    assert objection(LONG, OTHER, dropping, item=make_item(query=f"Why? {text}")) == PERSONAL_DATA
+    assert objection(LONG, OTHER, dropping, item=make_item(query="Why?")) is None
 
 
 @pytest.mark.parametrize("text", NOT_FOUND)

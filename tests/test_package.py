@@ -1,3 +1,4 @@
+import importlib
 import json
 import re
 import subprocess
@@ -80,6 +81,19 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     assert not hasattr(xyreward, "scores")
 
 
+def test_what_a_user_of_pairs_calls_is_in_one_place_and_the_same_object_as_in_its_module() -> None:
+    from xyreward import pairs
+
+    assert set(pairs.__all__) == set(pairs._WHERE)
+    assert set(pairs.__all__) <= set(dir(pairs))
+    for name, module in pairs._WHERE.items():
+        assert getattr(pairs, name) is getattr(
+            importlib.import_module(f"xyreward.pairs.{module}"), name
+        )
+    with pytest.raises(AttributeError, match=r"xyreward\.pairs' has no attribute 'build_pair'"):
+        pairs.build_pair  # noqa: B018
+
+
 def test_the_version_is_that_of_the_distribution() -> None:
     from importlib.metadata import version
 
@@ -96,6 +110,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
         "import xyreward",
         "from xyreward import Item, Judge, JudgeFailure, Reward, Score, Verdict, ascore, score",
         "from xyreward import build_pairs, load_items, load_judge; load_items('mini')",
+        "from xyreward.pairs import *",
         "from xyreward import assign_splits, load_items; assign_splits(load_items('mini'))",
         "import xyreward.config, xyreward.errors, xyreward.runs, xyreward.testing",
         "import xyreward.attack, xyreward.reading, xyreward.rubric",

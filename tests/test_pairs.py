@@ -276,6 +276,15 @@ def test_answers_that_nobody_labelled_are_taken_at_their_kind() -> None:
     assert len(build_pairs([item], split="train").pairs) == 1
 
 
+def test_references_that_say_nothing_of_their_worth_make_no_pair_and_are_counted() -> None:
+    unknown = [Reference(text="one of these"), Reference(text="another of these")]
+    item = xy(1, "literal")
+    item = item.model_copy(update={"references": (*item.references, *unknown)})
+    found = build_pairs([item], split="train")
+    assert (len(found.pairs), found.candidates) == (1, 2)
+    assert found.dropped == {"not judged": 1}
+
+
 def test_no_pair_at_all_is_an_error_that_says_what_is_needed_and_what_was_dropped() -> None:
     with pytest.raises(DataError, match=r"no pair can be made of 0 dev items.*dropped: nothing"):
         build_pairs([], split="dev")

@@ -133,6 +133,20 @@ def test_answers_without_a_kind_are_proposed_two_by_two_and_references_by_their_
     assert proposed[2:] == [(None, None)] * 6
 
 
+def test_references_meet_answers_of_others_where_authors_may_differ() -> None:
+    worth: dict[AnswerKind, float] = {"goal_focused": 1.0, "literal": 0.0, "balanced": 0.7}
+    human = [
+        judged(kind, reward, kind=kind, source="references", origin="human")
+        for kind, reward in worth.items()
+    ]
+    rule = Rule(same_origin=False)
+    found = [rule.decide(XY, *sides) for sides in rule.proposals(XY, [GOOD, BAD, *human])]
+    chosen = [(one[0].reward, one[1].reward) for one in found if not isinstance(one, str)]
+    # References among themselves, the policy's two, and either of these with what may be a side.
+    assert chosen == [(1.0, 0.0), (0.9, 0.1), (0.9, 0.0), (1.0, 0.1)]
+    assert len(found) == 6
+
+
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [

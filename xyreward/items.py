@@ -271,10 +271,14 @@ class Item(_Frozen):
         return next((r for r in self.references if r.kind == kind), None)
 
 
+def folded(text: str) -> str:
+    """A text in Unicode NFC, runs of white space one space: texts that are equal then read the same."""
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
 def text_hash(text: str) -> str:
-    """sha256 (hex) of a text after Unicode NFC and with runs of white space folded to one space."""
-    folded = " ".join(unicodedata.normalize("NFC", text).split())
-    return hashlib.sha256(folded.encode("utf-8", "surrogatepass")).hexdigest()
+    """sha256 (hex) of the `folded` text."""
+    return hashlib.sha256(folded(text).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def items_hash(items: Sequence[Item]) -> str:

@@ -31,6 +31,7 @@ from xyreward.items import (
     XY_KINDS,
     Item,
     ReferenceLabels,
+    folded,
     text_hash,
 )
 from xyreward.pairs.candidates import PAIR_SOURCES, Candidate, PairSource
@@ -126,7 +127,7 @@ def read_answers(
             truncated += 1
         else:
             candidates.append(found)
-            key = hash((found.item_id, found.origin, " ".join(found.text.split())))
+            key = hash((found.item_id, found.origin, folded(found.text)))
             repeated += key in seen
             seen.add(key)
     if not rows and not problems:

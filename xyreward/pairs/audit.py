@@ -22,6 +22,7 @@ import numpy as np
 
 from xyreward import stats
 from xyreward.errors import ConfigError, DataError
+from xyreward.items import folded
 from xyreward.markdown import plain
 from xyreward.pairs.candidates import Judged
 from xyreward.pairs.pair import Pair, PairSet
@@ -237,14 +238,16 @@ def audit_pairs(
 
     Args:
         pair_set: the pairs and what was left out.
-        limits: what to object to.
+        limits: what to object to. None: the defaults, and the balance that the set was built for.
         rules: fixed rules to measure; those of `balance.balanced`.
         seed: of intervals, folds and the sample for the bag of words.
 
     Raises:
         ConfigError: two rules of one name.
     """
-    limits = limits or AuditLimits()
+    if limits is None:
+        asked = pair_set.balance
+        limits = AuditLimits() if asked is None else AuditLimits(simple=asked, balanced=True)
     names = [REWARD, ORIGIN, BAG, *(rule.name for rule in rules)]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError(f"two rules are called {', '.join(sorted(twice))}; name each differently")
@@ -404,12 +407,23 @@ def _faulty(pairs: Sequence[Pair]) -> Iterable[str]:
     not_better = sum((margin := _margin(p)) is not None and margin <= 0 for p in pairs)
     if not_better:
         yield f"in {not_better:,} pairs chosen is worth no more than rejected, expected more"
-    same = sum(" ".join(p.chosen.split()) == " ".join(p.rejected.split()) for p in pairs)
+    apart = sum(_judged_by(p.chosen_answer) != _judged_by(p.rejected_answer) for p in pairs)
+    if apart:
+        yield (
+            f"in {apart:,} pairs the sides were judged by different judges or rubric versions, so their "
+            "margin says nothing; judge both with one judge"
+        )
+    same = sum(folded(p.chosen) == folded(p.rejected) for p in pairs)
     if same:
         yield f"in {same:,} pairs both sides read the same"
     twice = len(pairs) - len({p.id for p in pairs})
     if twice:
         yield f"{twice:,} pairs are there more than once"
+
+
+def _judged_by(side: Judged) -> tuple[str, str]:
+    """Judge and rubric version. A kind's labels are labels too."""
+    return "labels" if side.judge == "kind" else side.judge, side.rubric_version
 
 
 def _canary(
@@ -490,6 +504,12 @@ def _remarks(pair_set: PairSet, limits: AuditLimits) -> Iterable[str]:
         yield (
             f"{by_margin:,} of {len(pairs):,} pairs were made by margin alone: their chosen answer "
             "is better than the rejected one, but is not what training should teach"
+        )
+    judges = {_judged_by(side) for p in pairs for side in (p.chosen_answer, p.rejected_answer)}
+    if len(judges) > 1:
+        yield (
+            "pairs of several judges or rubric versions, whose margins do not compare: "
+            f"{'; '.join(' '.join(judge).strip() for judge in sorted(judges))}"
         )
     if pair_set.cut:
         yield (

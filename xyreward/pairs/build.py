@@ -20,7 +20,7 @@ from xyreward.pairs.guards import Guards, TokenGuard
 from xyreward.pairs.held_out import HeldOut
 from xyreward.pairs.order import check_order
 from xyreward.pairs.pair import EXAMPLES, LeftOut, Pair, PairRule, PairSet, pair_of
-from xyreward.pairs.rule import NEITHER, NEITHER_OVERCORRECTS, Rule
+from xyreward.pairs.rule import NEITHER, NEITHER_OVERCORRECTS, NOT_JUDGED, Rule
 from xyreward.scoring import run_sync
 
 
@@ -132,8 +132,10 @@ def build_pairs(
         MappingProxyType(dict(sorted(maker.dropped.items()))),
         candidates=maker.candidates,
         examples=tuple(maker.examples),
+        cut=sum(pair.id in maker.cut for pair in pairs),
         examined=maker.examined,
         problems=maker.guards.problems(maker.dropped, maker.examined),
+        balance=balance,
         masked=MappingProxyType(dict(sorted(masked.items()))),
     )
 
@@ -144,19 +146,28 @@ def judge_candidates(
     """A verdict for each candidate, in order.
 
     Raises:
-        DataError: no judge, and nothing says what labels a candidate has.
+        DataError: no judge, and nothing says what labels a candidate has that is no reference.
         JudgeError: the judge cannot judge these items.
     """
     if judge is not None:
         return run_sync(by_judge(items, candidates, judge))
     judged = [by_labels(items[c.item_id], c) for c in candidates]
-    known = [one for one in judged if one is not None]
-    without = len(judged) - len(known)
-    if without and any(c.source != "references" for c in candidates):
+    without = [
+        c
+        for c, one in zip(candidates, judged, strict=True)
+        if one is None and c.source != "references"
+    ]
+    if without:
         raise DataError(
-            [f"{without} of {len(candidates)} answers have neither labels nor kind; give a judge"]
+            [
+                f"{len(without)} of {len(candidates)} answers have neither labels nor kind; give a judge"
+            ]
         )
-    return known
+    # A reference that says nothing of its worth makes no pair, and is counted where it might have.
+    return [
+        one or Judged(c, None, None, "labels", failure=NOT_JUDGED)
+        for c, one in zip(candidates, judged, strict=True)
+    ]
 
 
 @dataclass
@@ -173,6 +184,8 @@ class _Maker:
     candidates: int = 0
     examined: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
+    cut: set[str] = field(default_factory=set)
+    """Ids of pairs with an answer that the trainer sees only the start of."""
     examples: list[LeftOut] = field(default_factory=list)
     masked: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
@@ -235,7 +248,13 @@ class _Maker:
                 undecided.append((found, one, other))
             else:
                 self.drop(found, example(one, other), item.id)
-        by_margin = self.rule.margin_pairs is not None and not made
+        # Where an answer could be chosen, and only its margin, author or safety stands in the way, the
+        # better of two worse ones is not the next best thing.
+        by_margin = (
+            self.rule.margin_pairs is not None
+            and not made
+            and (item.kind == "control" or not any(self.rule.is_wanted(item, a) for a in answers))
+        )
         for reason, one, other in undecided:
             found = self.rule.decide(item, one, other, by_margin=True) if by_margin else reason
             if isinstance(found, str):
@@ -248,7 +267,7 @@ class _Maker:
         """Those that no guard objects to, at most so many: the widest margins, and fresh answers, first."""
         limit = self.rule.max_pairs_per_item
         kept: list[Pair] = []
-        seen: set[tuple[str, str]] = set()
+        seen: set[str] = set()
         used: set[int] = set()
         later: list[Pair] = []
         made.sort(key=lambda pair: (-pair.margin, _order(pair, self.seed)))
@@ -259,15 +278,16 @@ class _Maker:
                     self.drop("above max_pairs_per_item", pair)
                 elif limit is not None and fresh_only and sides & used:
                     later.append(pair)
-                elif (texts := (pair.chosen, pair.rejected)) in seen:
+                elif pair.id in seen:  # also where only white space differs
                     self.drop("repeats another pair of its item", pair)
                 else:
-                    seen.add(texts)
+                    seen.add(pair.id)
                     self.examined += 1
                     reason = self.guards.objection(
                         item,
                         pair.chosen_answer,
                         pair.rejected_answer,
+                        prompt=pair.prompt,
                         tokens=self.tokens,
                         held_out=self.held_out,
                     )
@@ -276,6 +296,10 @@ class _Maker:
                     else:
                         kept.append(pair)
                         used |= sides
+                        if self.tokens and self.tokens.cuts(
+                            pair.prompt, pair.chosen, pair.rejected
+                        ):
+                            self.cut.add(pair.id)
         return kept
 
     def take(self, pairs: Sequence[Pair], share: float, limit: int | None) -> list[Pair]:

@@ -51,6 +51,11 @@ class Candidate:
     details: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     """How it was made: temperature, top_p, seed, sample, max_new_tokens, truncated, writer, ..."""
 
+    @property
+    def provenance(self) -> tuple[str, str]:
+        """Source and author: where two answers differ in it, it may tell which is better."""
+        return self.source, self.origin
+
 
 @dataclass(frozen=True, slots=True)
 class Judged:

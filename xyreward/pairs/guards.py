@@ -7,7 +7,7 @@
     language           an answer in another language than its query
     held_out_item      the item is held out; the query is, or nearly repeats, a held-out one
     held_out_answer    an answer contains a held-out answer
-    personal_data      personal data or a key in an answer (where these are not masked)
+    personal_data      personal data or a key in an answer or its query (where these are not masked)
 
 A pair with an objection is dropped and counted. What was dropped can do no harm any more; but where a
 guard objects often, the source is not what it should be, and what no guard can see is likely to be wrong
@@ -48,7 +48,7 @@ NEARLY_IDENTICAL = "both sides nearly identical"
 PROMPT_LENGTH = "prompt longer than max_length"
 SAME_TOKENS = "both sides read the same within max_length"
 LANGUAGE = "an answer in another language than its query"
-PERSONAL_DATA = "personal data or a key in an answer"
+PERSONAL_DATA = "personal data or a key in an answer or its query"
 
 Guard = Literal[
     "same",
@@ -124,7 +124,7 @@ class Guards:
     language: Annotated[bool, Strict()] = True
     """Drop pairs with an answer that is surely in another language than its query."""
     personal_data: Literal["mask", "drop", "keep"] = "mask"
-    """What is done with answers in which personal data or keys are found."""
+    """What is done with answers and queries in which personal data or keys are found."""
     personal_kinds: tuple[PersonalKind, ...] = DEFAULT_KINDS
     """What is looked for."""
     phone_regions: tuple[str, ...] = ()
@@ -181,6 +181,7 @@ class Guards:
         chosen: Judged,
         rejected: Judged,
         *,
+        prompt: Messages | None = None,
         tokens: TokenGuard | None = None,
         held_out: HeldOut | None = None,
     ) -> str | None:
@@ -192,6 +193,7 @@ class Guards:
             item: what both answer.
             chosen: one side.
             rejected: the other.
+            prompt: what is trained on, where personal data in the query is masked. None: the query.
             tokens: what the trainer's tokenizer makes of the pair. None: not looked at.
             held_out: what is evaluated. None: not looked at.
         """
@@ -208,10 +210,10 @@ class Guards:
             return LANGUAGE
         if self.personal_data == "drop" and any(
             mask(text, self.personal_kinds, phone_regions=self.phone_regions)[1]
-            for text in (one, other)
+            for text in (one, other, item.query_text)
         ):
             return PERSONAL_DATA
-        return tokens.objection(item.messages, one, other) if tokens else None
+        return tokens.objection(prompt or item.messages, one, other) if tokens else None
 
     def limit(self, guard: Guard) -> float:
         """Share of the examined pairs, in [0, 1], that a guard may drop."""
@@ -314,8 +316,9 @@ class TokenGuard:
 
     def cuts(self, prompt: Messages, one: str, other: str) -> bool:
         """Whether an answer reaches beyond `max_length`."""
-        longest = max(len(ids) for ids, _ in self._both(prompt, one, other))
-        return self.max_length is not None and longest > self.max_length
+        if self.max_length is None:
+            return False
+        return any(len(ids) > self.max_length for ids, _ in self._both(prompt, one, other))
 
     def _both(self, prompt: Messages, one: str, other: str) -> list[tuple[tuple[int, ...], int]]:
         key = _key(prompt)

@@ -261,9 +261,8 @@ def _why(pair: Pair) -> str:
     labels = pair.rejected_answer.labels
     margin = f"The margin is {pair.margin:.2f}."
     if pair.rule == "margin":
-        return (
-            f"No answer to this item was goal-focused; this one is better than the other. {margin}"
-        )
+        lacking = "overcorrects" if pair.item_kind == "control" else "was goal-focused"
+        return f"No answer to this item {lacking}; this one is better than the other. {margin}"
     if pair.item_kind == "control":
         return f"What is asked is what is wanted: chosen answers it, rejected invents a hidden goal. {margin}"
     if labels is None:

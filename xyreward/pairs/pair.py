@@ -14,7 +14,8 @@ from xyreward.pairs.candidates import Judged, PairSource
 
 PairRule = Literal["goal_focused", "margin"]
 """Why a pair was kept. `goal_focused`: chosen is what the rule wants (for controls: a direct answer),
-rejected is not. `margin`: no answer to the item was, and chosen is better by the rule's margin."""
+rejected is not. `margin`: no answer to the item was (for controls: or none overcorrects), and chosen is
+better by the rule's margin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Pair:
     """One preference: to this prompt, `chosen` is better than `rejected`."""
 
     id: str
-    """Stable: hash of item id and both answers."""
+    """Stable: hash of item id and both answers, white space folded."""
     item_id: str
     item_kind: ItemKind
     split: str
@@ -171,13 +172,15 @@ class PairSet:
     examples: tuple[LeftOut, ...] = ()
     """Some of what was dropped, at most `EXAMPLES` a reason."""
     cut: int = 0
-    """Pairs with an answer longer than the trainer's `max_length`; 0 before that is known."""
+    """Pairs with an answer longer than the trainer's `max_length`; 0 where that was not looked at."""
     examined: int = 0
     """Pairs that the guards looked at: those that they dropped and those that passed."""
     problems: tuple[str, ...] = ()
     """Guards that dropped more than their limit allows, a line each; errors of the audit."""
     masked: Mapping[str, int] = field(default_factory=dict)
     """Kind of personal data or key -> how many were masked in queries and answers of pairs."""
+    balance: float | None = None
+    """The tolerance that balance was asked for with. None: it was not. The audit holds the set to it."""
 
     @property
     def control_share(self) -> float:

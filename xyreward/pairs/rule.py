@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import ConfigDict, Strict
@@ -47,8 +47,9 @@ class Rule:
     margin: _Number = 0.0
     """Soft reward of chosen minus that of rejected, at least this, in [0, 1]; never 0 or below."""
     margin_pairs: _Number | None = None
-    """For items without any answer that could be chosen: take pairs whose margin is at least this
-    instead, in (0, 1]. A weak policy hardly ever writes a goal-focused answer. None: no such pairs."""
+    """For items without any answer that could be chosen, and controls without one that overcorrects:
+    take pairs whose margin is at least this instead, in (0, 1]. A weak policy hardly ever writes a
+    goal-focused answer. None: no such pairs."""
     same_origin: Annotated[bool, Strict()] = True
     """Both answers come from one source and one author."""
     max_pairs_per_item: Annotated[int, Strict()] | None = None
@@ -96,7 +97,7 @@ class Rule:
         """Candidate pairs: every two answers to an item that could make a pair.
 
         Of references their kinds say which is to be chosen, so those are (better, worse). Of answers
-        without a kind it is every two, in either order.
+        without a kind it is every two, in either order; and where authors may differ, one of each.
         """
         by_kind = [a for a in answers if a.answer.kind is not None]
         better: AnswerKind = "direct" if item.kind == "control" else "goal_focused"
@@ -107,7 +108,12 @@ class Rule:
                     for rejected in by_kind:
                         if rejected.answer.kind == kind:
                             yield chosen, rejected
-        yield from combinations([a for a in answers if a.answer.kind is None], 2)
+        without_kind = [a for a in answers if a.answer.kind is None]
+        yield from combinations(without_kind, 2)
+        if not self.same_origin:
+            yield from product(
+                without_kind, [a for a in by_kind if a.answer.kind in (better, *worse)]
+            )
 
     def is_wanted(self, item: Item, answer: Judged) -> bool:
         """Whether an answer is what training should teach."""
@@ -132,22 +138,20 @@ class Rule:
             item: what they answer.
             one: an answer.
             other: another.
-            by_margin: neither is what training should teach, so the margin alone decides.
+            by_margin: the margin alone decides; see `margin_pairs`.
         """
         for answer in (one, other):
             if answer.labels is None or answer.reward is None:
-                failure = answer.failure or "not judged"
-                return (
-                    failure if failure in (_EMPTY, "not judged") else f"failed verdict: {failure}"
-                )
-        if self.same_origin and _origin(one) != _origin(other):
+                failure = answer.failure or NOT_JUDGED
+                return failure if failure in (_EMPTY, NOT_JUDGED) else f"failed verdict: {failure}"
+        if self.same_origin and one.answer.provenance != other.answer.provenance:
             return "different origins"
         assert one.reward is not None
         assert other.reward is not None
         if by_margin:
             assert self.margin_pairs is not None
             chosen, rejected = (one, other) if one.reward >= other.reward else (other, one)
-            threshold, rule = max(self.margin, self.margin_pairs), "margin"
+            threshold = max(self.margin, self.margin_pairs)
         else:
             first, second = self.is_wanted(item, one), self.is_wanted(item, other)
             if one.answer.kind is not None and not first:
@@ -162,7 +166,7 @@ class Rule:
             assert rejected.labels is not None
             if item.kind == "control" and not rejected.labels.identifies_misconception:
                 return NEITHER_OVERCORRECTS
-            threshold, rule = self.margin, "goal_focused"
+            threshold = self.margin
         if chosen.answer.unsafe:
             return "chosen is unsafe"
         assert chosen.reward is not None
@@ -176,13 +180,10 @@ class Rule:
             short, long = sorted((len(chosen.text), len(rejected.text)))
             if long > self.max_length_ratio * short:
                 return f"one side more than {self.max_length_ratio:g} times as long"
-        return chosen, rejected, "margin" if rule == "margin" else "goal_focused"
+        return chosen, rejected, "margin" if by_margin else "goal_focused"
 
 
 NEITHER = "neither side is what training should teach"
 NEITHER_OVERCORRECTS = "control without an answer that overcorrects"
+NOT_JUDGED = "not judged"
 _EMPTY = "empty answer"
-
-
-def _origin(answer: Judged) -> tuple[str, str]:
-    return answer.answer.source, answer.answer.origin

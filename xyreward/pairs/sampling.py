@@ -26,7 +26,7 @@ from typing import Any
 
 from xyreward import locate
 from xyreward.errors import ConfigError, DataError
-from xyreward.items import Item, items_hash
+from xyreward.items import Item, folded, items_hash
 from xyreward.judges import load_asker
 from xyreward.judges.asking import Estimate, ModelAsker, Question
 from xyreward.judges.calls import Call, Reply
@@ -328,7 +328,7 @@ def _sampled(
     cost_usd: float | None = 0.0,
 ) -> Sampled:
     kept = [c for c in candidates if keep or not c.details["truncated"]]
-    distinct = {(c.item_id, " ".join(c.text.split())) for c in kept}
+    distinct = {(c.item_id, folded(c.text)) for c in kept}
     return Sampled(
         candidates=tuple(kept),
         wanted=wanted,

@@ -225,7 +225,7 @@ def by_origin(pairs: Sequence[Pair], turned: Sequence[Pair], seed: int) -> Learn
     won: Counter[tuple[int, tuple[str, str]]] = Counter()
     met: Counter[tuple[int, tuple[str, str]]] = Counter()
     for pair, fold in zip(pairs, folds, strict=True):
-        a, b = _origin(pair.chosen_answer.answer), _origin(pair.rejected_answer.answer)
+        a, b = _sides(pair)
         if a != b:
             met.update([(fold, a), (fold, b)])
             won.update({(fold, a): 1})
@@ -246,7 +246,7 @@ def by_origin(pairs: Sequence[Pair], turned: Sequence[Pair], seed: int) -> Learn
         return balance / games if abs(balance) > math.sqrt(games) else 0.0
 
     def guess(pair: Pair, fold: int) -> float:
-        a, b = _origin(pair.chosen_answer.answer), _origin(pair.rejected_answer.answer)
+        a, b = _sides(pair)
         x, y = liking(a, fold), liking(b, fold)
         return 0.5 if a == b or x == y else float(x > y)
 
@@ -257,8 +257,8 @@ def by_origin(pairs: Sequence[Pair], turned: Sequence[Pair], seed: int) -> Learn
     )
 
 
-def _origin(answer: Any) -> tuple[str, str]:
-    return answer.source, answer.origin
+def _sides(pair: Pair) -> tuple[tuple[str, str], tuple[str, str]]:
+    return pair.chosen_answer.answer.provenance, pair.rejected_answer.answer.provenance
 
 
 def _folds(clusters: Sequence[str], seed: int) -> list[int]:
