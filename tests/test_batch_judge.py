@@ -104,7 +104,7 @@ def test_single_calls_for_what_is_on_its_way_say_that_it_is_paid_for_twice(path:
         estimate = live.estimate([make_item()] * 6, texts(6))
         assert (estimate.calls, estimate.on_their_way) == (6, 4)
         assert "4 of the calls are on their way in message batches" in str(estimate)
-        with pytest.warns(UserWarning, match=r"4 of these.*msgbatch_.*second time.*--batches"):
+        with pytest.warns(UserWarning, match=r"4 of these.*second time.*--batches"):
             asyncio.run(live.judge([make_item()] * 6, texts(6)))
         assert api.stats.calls == 6
         assert live.estimate([make_item()] * 6, texts(6)).on_their_way == 0

@@ -563,7 +563,11 @@ def test_a_configuration_cannot_be_changed() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    sorted((Path(__file__).parent.parent / "configs").rglob("*.yaml")),
+    [
+        path
+        for path in sorted((Path(__file__).parent.parent / "configs").rglob("*.yaml"))
+        if path.parent.name != "accelerate"  # not ours to read
+    ],
     ids=lambda path: f"{path.parent.name}/{path.name}",
 )
 def test_every_configuration_that_is_shipped_loads(path: Path) -> None:
