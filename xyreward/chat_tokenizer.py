@@ -76,8 +76,12 @@ class ChatTokenizer:
 
     def surely_shorter(self, messages: Messages, than: int) -> bool:
         """Whether a prompt surely has fewer token ids, told likewise."""
-        text = self._kept(self._text(messages, add_generation_prompt=True))
-        return text is not None and len(text) < than
+        return self.surely_at_most(self._text(messages, add_generation_prompt=True), than - 1)
+
+    def surely_at_most(self, text: str, most: int) -> bool:
+        """Whether a rendered text surely has at most so many token ids, told likewise."""
+        kept = self._kept(text)
+        return kept is not None and len(kept) <= most
 
     def _kept(self, text: str) -> bytes | None:
         """The bytes of a text of which each token is known to be a stretch; None where it is not."""

@@ -316,9 +316,14 @@ class TokenGuard:
 
     def cuts(self, prompt: Messages, one: str, other: str) -> bool:
         """Whether an answer reaches beyond `max_length`."""
-        if self.max_length is None:
+        length, key = self.max_length, _key(prompt)
+        if length is None:
             return False
-        return any(len(ids) > self.max_length for ids, _ in self._both(prompt, one, other))
+        return any(
+            not self.tokenizer.surely_at_most(self._text(key, text), length)
+            and len(self._answer(key, text)[0]) > length
+            for text in (one, other)
+        )
 
     def _both(self, prompt: Messages, one: str, other: str) -> list[tuple[tuple[int, ...], int]]:
         key = _key(prompt)
