@@ -140,6 +140,7 @@ CONFIGS = [
 
 def test_all_shipped_configurations_are_tested_here() -> None:
     assert [str(path) for path in CONFIGS] == [
+        "dpo/on_policy_cpu.yaml",
         "dpo/quickstart.yaml",
         "dpo/qwen3.5-9b-lora.yaml",
         "dpo/xybench.yaml",
