@@ -18,7 +18,7 @@ from xyreward.pairs.balance import balanced
 from xyreward.pairs.candidates import Candidate, Judged, by_judge, by_labels, references
 from xyreward.pairs.guards import Guards, TokenGuard
 from xyreward.pairs.held_out import HeldOut
-from xyreward.pairs.order import check_order
+from xyreward.pairs.order import check_order, stop_over_budget
 from xyreward.pairs.pair import EXAMPLES, LeftOut, Pair, PairRule, PairSet, pair_of
 from xyreward.pairs.rule import NEITHER, NEITHER_OVERCORRECTS, Rule
 from xyreward.scoring import run_sync
@@ -67,7 +67,8 @@ def build_pairs(
         ConfigError: a share outside its range, or no pairs wanted.
         DataError: an answer to an item that is not there, an answer without labels and no judge, or no
             pair can be made of these.
-        JudgeError: the judge cannot judge these items.
+        JudgeError: the judge cannot judge these items, or its budget was spent before all of them were
+            judged: pairs of what was judged by then are no sample of anything.
     """
     if not 0 <= control_share < 1:
         raise ConfigError(f"control_share is {control_share}, expected in [0, 1)")
@@ -112,6 +113,14 @@ def build_pairs(
         )
         for pair in left:
             maker.drop("left out for balance", pair)
+    if not pairs and made:
+        raise DataError(
+            [
+                f"no pair is left of {len(made)} that were made; dropped: {dict(maker.dropped)}. Controls "
+                f"are at most a share of control_share={control_share:g}, so that they need pairs of items "
+                "with a hidden goal; max_pairs and balance may leave room for none, raise them"
+            ]
+        )
     if not pairs:
         raise DataError(
             [
@@ -145,10 +154,12 @@ def judge_candidates(
 
     Raises:
         DataError: no judge, and nothing says what labels a candidate has.
-        JudgeError: the judge cannot judge these items.
+        JudgeError: the judge cannot judge these items, or its budget was spent on the way.
     """
     if judge is not None:
-        return run_sync(by_judge(items, candidates, judge))
+        of_judge = run_sync(by_judge(items, candidates, judge))
+        stop_over_budget([one.failure for one in of_judge], "answers were not judged")
+        return of_judge
     judged = [by_labels(items[c.item_id], c) for c in candidates]
     known = [one for one in judged if one is not None]
     without = len(judged) - len(known)

@@ -85,6 +85,10 @@ class HeldOut:
             return QUERY_IS_HELD_OUT
         return None
 
+    def query_objection(self, text: str) -> str | None:
+        """Why a prompt must not be trained on, of which only its text is known; None where it may."""
+        return QUERY_IS_HELD_OUT if self._queries.near(text) else None
+
     def answer_objection(self, text: str) -> str | None:
         """Why an answer must not be trained on; None where it may.
 
