@@ -282,8 +282,8 @@ def test_a_policy_on_this_machine_is_sampled_once_and_its_tokens_are_looked_at(
 
 
 def priced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dollar a call, about."""
-    each = {"input": 0, "output": 20_000}
+    """A dollar a token that is written."""
+    each = {"input": 0, "output": 1e6}
     file = tmp_path / "prices.json"
     models = {"chat:policy": each, "chat:judge": each, "chat:writer": each}
     file.write_text(json.dumps({"models": models}), "utf-8")
@@ -378,3 +378,19 @@ def test_of_two_processes_that_finish_at_once_neither_fails(
     report = PreparedJob(job(items=few(tmp_path)), tmp_path / "out").run()
     assert read_pairs(report.folder).audit.ok
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".out")] == []
+
+
+def test_rows_of_prompts_hold_no_personal_data_of_notes(tmp_path: Path) -> None:
+    items = [
+        item.model_copy(
+            update={"stated_request": f"{item.stated_request} Write to ada@lovelace.org"}
+        )
+        for item in load_items("mini")
+        if item.kind == "xy"
+    ][:12]
+    file = tmp_path / "items.jsonl"
+    file.write_text("".join(i.model_dump_json() + "\n" for i in items), "utf-8")
+    wanted = job(items=[{"source": str(file)}], formats=["preference", "prompts"])
+    folder = PreparedJob(wanted, tmp_path / "out").run().folder
+    assert "Write to [email]" in (folder / "prompts.jsonl").read_text("utf-8")
+    assert not [name for name, data in bytes_of(folder).items() if b"ada@" in data]

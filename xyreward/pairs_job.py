@@ -352,7 +352,7 @@ class PreparedJob:
             audit,
             self.out,
             meta=self._meta(notes),
-            items=self.items,
+            items=[job.guards.mask_item(item)[0] for item in self.items],
             formats=job.formats,
             containers=job.containers,
         )

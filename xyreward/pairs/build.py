@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from xyreward.errors import ConfigError, DataError
-from xyreward.items import Item, Message, text_hash
+from xyreward.items import Item, text_hash
 from xyreward.judges import Judge, load_judge
 from xyreward.pairs.balance import balanced
 from xyreward.pairs.candidates import Candidate, Judged, by_judge, by_labels, references
@@ -195,18 +195,11 @@ class _Maker:
         return text
 
     def mask_item(self, item: Item) -> Item:
-        """An item whose query is masked; the same one where nothing is."""
-        before = self.masked.get(item.id, Counter()).total()
-        query = (
-            self.mask(item.id, item.query)
-            if isinstance(item.query, str)
-            else tuple(
-                Message(role=m.role, content=self.mask(item.id, m.content)) for m in item.query
-            )
-        )
-        if self.masked.get(item.id, Counter()).total() == before:
-            return item
-        return item.model_copy(update={"query": query})
+        """An item whose query and notes are masked; the same one where nothing is."""
+        item, found = self.guards.mask_item(item)
+        if found:
+            self.masked[item.id].update(found)
+        return item
 
     def drop(self, reason: str, pair: Pair | Callable[[], Pair | None], item_id: str = "") -> None:
         """Count a candidate pair that is none, and keep some as examples."""

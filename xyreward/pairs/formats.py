@@ -102,7 +102,7 @@ def rows(
         pair_set: the pairs.
         fmt: the format.
         items: those that the pairs are of, and maybe others, which are passed over. For `prompts` and
-            `verl` only.
+            `verl` only. Their notes are taken as they are; `Guards.mask_item` masks what is in them.
 
     Raises:
         ConfigError: no such format, or one that needs items and has none.
