@@ -289,3 +289,25 @@ def test_two_do_not_write_one_file(tmp_path: Path) -> None:
         locked(tmp_path / "a.jsonl"),
     ):
         pass
+
+
+def test_details_that_could_not_be_written_beside_the_pairs_are_refused_at_once(
+    tmp_path: Path,
+) -> None:
+    """They are read before a judge is paid and written after it."""
+    import datetime
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "a.parquet"
+    for value in (datetime.datetime(2026, 1, 2), b"\xff", float("nan")):
+        rows = [row(details={"of": value}, seed=None), row(details=None, seed=value)]
+        pq.write_table(pa.Table.from_pylist(rows), path)
+        with pytest.raises(DataError, match="details cannot be kept as JSON") as raised:
+            read_answers(path, ITEMS)
+        assert len(raised.value.problems) == 2
+    half = tmp_path / "a.jsonl"
+    half.write_text(json.dumps(row(details={"of": "\ud800"})) + "\n")
+    with pytest.raises(DataError, match="line 1: details cannot be kept as JSON"):
+        read_answers(half, ITEMS)

@@ -1,5 +1,6 @@
 """Pairs of judged answers: what holds for every set, whatever the answers and verdicts."""
 
+import json
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from xyreward.items import DEFAULT_LABELS, Item
 from xyreward.judges.scripted import ScriptedJudge
 from xyreward.pairs import Candidate, PairSet, Rule, build_pairs
 from xyreward.pairs.audit import audit_pairs
+from xyreward.pairs.formats import rows
 from xyreward.pairs.guards import Guards, TokenGuard
 from xyreward.pairs.held_out import HeldOut
 from xyreward.testing import FakeAPI, make_item, make_reference
@@ -216,6 +218,34 @@ def test_the_tokens_that_are_compared_are_those_of_the_masked_prompt(tokens: Tok
     assert (build(begins + 20).cut, build(None).cut) == (1, 0)
     with pytest.raises(DataError, match="prompt longer than max_length"):
         build(begins)
+
+
+def test_what_notes_of_an_item_quote_is_masked_too() -> None:
+    """They are shown to the judge, and are columns of rows of prompts."""
+    note = "Reach ada@lovelace.org fast"
+    item = make_item(
+        stated_request=note, intended_request=f"{note}!", misconception=note,
+        stated_solutions=(note,), intended_solutions=(note,),
+    )  # fmt: skip
+    one, other = "Ring and ask for a date.", "Write a letter by hand instead."
+    seen: list[str] = []
+
+    class Recorder(ScriptedJudge):
+        async def judge(self, items, answers):  # type: ignore[no-untyped-def]
+            seen.extend(item.model_dump_json(exclude={"references"}) for item in items)
+            return await super().judge(items, answers)
+
+    judge = Recorder({(None, one): LABELS[1], (None, other): LABELS[0]})
+    found = build_pairs(
+        [item], split="train", answers=[answer(item, one), answer(item, other)], judge=judge
+    )
+    assert seen
+    assert all(text.count("Reach [email] fast") == 5 and "ada@" not in text for text in seen)
+    assert found.masked == {"email": 5}
+    masked, counts = Guards().mask_item(item)
+    assert counts == {"email": 5}
+    assert "ada@" not in json.dumps(rows(found, "prompts", items=[masked]))
+    assert Guards(personal_data="keep").mask_item(item)[0] is item
 
 
 def test_what_guards_drop_is_counted_and_too_much_of_it_is_a_problem() -> None:

@@ -581,3 +581,11 @@ def test_which_side_is_chosen_does_not_matter(mini: list[Item]) -> None:
         assert found == objection(other, one, guards, item=item, held_out=held_out)
         reasons[found] += 1
     assert {None, SAME, NEARLY_IDENTICAL, PERSONAL_DATA, ITEM_IS_HELD_OUT} <= set(reasons)
+
+
+@pytest.mark.parametrize("unseen", ["\u200b", "\u00ad", "\u2060", "\ufeff"])
+def test_a_held_out_answer_is_found_with_characters_that_nobody_sees_in_it(unseen: str) -> None:
+    guard = HeldOut([make_item(references=(Reference(text=LONG),))])
+    assert guard.answer_objection(unseen.join(LONG)) == ANSWER_IS_HELD_OUT
+    hidden = HeldOut([make_item(references=(Reference(text=unseen.join(LONG)),))])
+    assert hidden.answer_objection(LONG) == ANSWER_IS_HELD_OUT

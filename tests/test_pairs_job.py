@@ -276,3 +276,121 @@ def test_a_policy_on_this_machine_is_sampled_once_and_its_tokens_are_looked_at(
     with pytest.raises(RunFolderError, match=r"is of another job \(temperature was 1\.0, is 0\.5"):
         PreparedJob(other, tmp_path / "out").run()
     assert file.read_bytes() == before
+
+
+# ---------------------------------------------------------------- budgets
+
+
+def priced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dollar a token that is written."""
+    each = {"input": 0, "output": 1e6}
+    file = tmp_path / "prices.json"
+    models = {"chat:policy": each, "chat:judge": each, "chat:writer": each}
+    file.write_text(json.dumps({"models": models}), "utf-8")
+    monkeypatch.setenv("XYREWARD_PRICES", str(file))
+
+
+@pytest.mark.parametrize("who", ["policy", "writer", "judge"])
+def test_a_budget_that_is_spent_on_the_way_leaves_no_half_set_and_one_that_is_raised_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api: FakeAPI, who: str
+) -> None:
+    priced(tmp_path, monkeypatch)
+    wanted = (
+        job(
+            items=few(tmp_path),
+            sources=["references", "contrastive"],
+            writer=f"chat:writer@{api.base_url}",
+            judge="local",
+        )
+        if who == "writer"
+        else sampled(tmp_path, api)
+    )
+    one_at_a_time = {f"{who}_options": {"budget_usd": 100.0, "max_concurrency": 1}}
+    low = wanted.model_copy(update=one_at_a_time)
+    with pytest.raises(JudgeError, match=r"the budget is spent: \d+ of \d+ .*Raise budget_usd"):
+        PreparedJob(low, tmp_path / "out").run()
+    assert not (tmp_path / "out").exists()
+    if who == "writer":
+        return  # the server writes no answers
+    straight = PreparedJob(wanted, tmp_path / "straight").run()
+    assert bytes_of(PreparedJob(wanted, tmp_path / "out").run().folder) == bytes_of(straight.folder)
+
+
+def test_a_budget_of_all_leaves_a_lower_one_of_a_model_alone() -> None:
+    wanted = job(
+        sources=["references", "contrastive"],
+        writer="chat:writer@http://127.0.0.1:1",
+        writer_options={"budget_usd": 5, "max_concurrency": 2},
+        judge="chat:judge@http://127.0.0.1:1",
+        judge_options={"budget_usd": 50},
+    )
+    found = with_options(wanted, {"budget_usd": 20.0, "max_concurrency": 8})
+    assert found.writer_options == {"budget_usd": 5, "max_concurrency": 8}
+    assert found.judge_options == {"budget_usd": 20.0, "max_concurrency": 8}
+
+
+# ---------------------------------------------------------------- places
+
+
+@pytest.mark.parametrize("name", ["a" * 240, "nul\0"])
+def test_a_name_that_cannot_be_written_is_refused_before_anything_is_done(
+    tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(RunFolderError, match="cannot be made: "):
+        PreparedJob(job(items=few(tmp_path)), tmp_path / name)
+
+
+def test_a_link_to_an_empty_folder_or_to_none_yet_is_followed(tmp_path: Path) -> None:
+    wanted = job(items=few(tmp_path))
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "none-yet"):
+        link = tmp_path / f"link-{name}"
+        link.symlink_to(tmp_path / name)
+        for _ in range(2):
+            assert PreparedJob(wanted, link).run().audit.ok
+        assert link.is_symlink()
+        assert read_pairs(tmp_path / name).audit.ok
+
+
+def test_why_no_pair_is_left_says_what_was_read_and_which_limit_left_none(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(json.dumps({"item_id": "elsewhere", "answer": "x", "model": "m"}) + "\n")
+    none = job(items=few(tmp_path), sources=["cross_model"], answers=[str(file)], judge="local")
+    with pytest.raises(DataError, match="0 of 1 answers; 1 are to other items"):
+        PreparedJob(none, tmp_path / "out").run()
+    with pytest.raises(
+        DataError, match=r"no pair is left of \d+ that were made.*control_share=0.25"
+    ):
+        PreparedJob(job(items=few(tmp_path), balance=0.0, max_pairs=1), tmp_path / "out").run()
+
+
+def test_of_two_processes_that_finish_at_once_neither_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.replace
+
+    def slower(self: Path, target: Path) -> Path:
+        if self.is_dir() and not target.exists():
+            shutil.copytree(self, target)  # what the other process put there
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", slower)
+    report = PreparedJob(job(items=few(tmp_path)), tmp_path / "out").run()
+    assert read_pairs(report.folder).audit.ok
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".out")] == []
+
+
+def test_rows_of_prompts_hold_no_personal_data_of_notes(tmp_path: Path) -> None:
+    items = [
+        item.model_copy(
+            update={"stated_request": f"{item.stated_request} Write to ada@lovelace.org"}
+        )
+        for item in load_items("mini")
+        if item.kind == "xy"
+    ][:12]
+    file = tmp_path / "items.jsonl"
+    file.write_text("".join(i.model_dump_json() + "\n" for i in items), "utf-8")
+    wanted = job(items=[{"source": str(file)}], formats=["preference", "prompts"])
+    folder = PreparedJob(wanted, tmp_path / "out").run().folder
+    assert "Write to [email]" in (folder / "prompts.jsonl").read_text("utf-8")
+    assert not [name for name, data in bytes_of(folder).items() if b"ada@" in data]

@@ -6,6 +6,7 @@ import json
 import os
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 import warnings
@@ -752,6 +753,11 @@ def test_each_round_goes_on_from_the_one_before_and_a_stopped_run_goes_on_in_its
     assert {p: p.stat().st_mtime_ns for p in first.rglob("*") if p.is_file()} == before
     assert (second / "samples.jsonl").stat().st_mtime_ns == samples
     assert json.loads((run / "report.json").read_text())["facts"]["rounds"] == 2
+
+    # The first round is gone. Run anew, it is another policy than the one that the second went on from.
+    shutil.rmtree(first)
+    with pytest.raises(RunFolderError, match=r"round-2 ended and round-1 did not.*remove round-2"):
+        dpo(monkeypatch, tmp_path, "--resume")
 
 
 @pytest.mark.usefixtures("drawn")

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from xyreward import recipe, training_pairs
 from xyreward.config import DPORecipe, PairsJob, dump_yaml, load_config
 from xyreward.errors import ConfigError, DataError, JudgeError, LeakError
+from xyreward.items import text_hash
 from xyreward.pairs.candidates import Candidate
+from xyreward.pairs.formats import read_pairs, write_pairs
 from xyreward.pairs_job import PreparedJob
 from xyreward.testing import FakeAPI
 from xyreward.training_pairs import TrainingPairs
@@ -147,3 +150,40 @@ def test_pairs_come_through_to_other_processes(built: Path) -> None:
         assert arrived.hash == pairs.hash
         assert arrived.pairs == pairs.pairs
         assert arrived.dropped == pairs.dropped
+
+
+def test_built_pairs_that_hold_what_is_evaluated_are_refused_whatever_the_folder_says(
+    built: Path, tmp_path: Path
+) -> None:
+    """Its hash of held-out items is what whoever built it wrote there."""
+    wanted = config(pairs={"built": str(built)})
+    data = recipe.load_data(wanted)
+    folder = read_pairs(built)
+    leaked = max((r.text for i in data.sides.held_out.items for r in i.references), key=len)
+    first = folder.pairs.pairs[0]
+    answer = first.chosen_answer
+    of_answer = replace(
+        first, chosen_answer=replace(answer, answer=replace(answer.answer, text=leaked))
+    )
+    query = data.sides.held_out.items[0].messages
+    for number, one in enumerate([of_answer, replace(first, prompt=tuple(query))]):
+        pairs = replace(folder.pairs, pairs=(one, *folder.pairs.pairs[1:]))
+        other = write_pairs(
+            pairs, folder.audit, tmp_path / str(number), meta=folder.meta, containers=("jsonl",)
+        )
+        bad = config(pairs={"built": str(other)})
+        with pytest.raises(LeakError, match="1 items hold what this recipe evaluates on") as found:
+            TrainingPairs(bad, data)
+        assert found.value.offending == [first.item_id]
+
+
+def test_items_of_built_pairs_that_the_recipe_does_not_have_are_in_the_mark_of_training(
+    built: Path,
+) -> None:
+    wanted = config(pairs={"built": str(built)})
+    data = recipe.load_data(wanted)
+    pairs = TrainingPairs(wanted, data).make()
+    prompt = ({"role": "user", "content": "Which of the two keys opens the shed?"},)
+    other = replace(pairs.pairs[0], item_id="not-here", prompt=prompt)
+    known = recipe._hashes(replace(pairs, pairs=(other,)), data)
+    assert known == [text_hash(prompt[0]["content"])]

@@ -21,7 +21,7 @@ from typing import Any
 from xyreward import locate
 from xyreward.config import PairsJob
 from xyreward.dispatch import Limits
-from xyreward.errors import ConfigError, MissingDependency, RunFolderError
+from xyreward.errors import ConfigError, DataError, MissingDependency, RunFolderError, told
 from xyreward.items import Item, items_hash
 from xyreward.judges import Judge, described, load_asker, load_judge, options_of
 from xyreward.judges.asking import ModelAsker, run_of_environment
@@ -35,7 +35,7 @@ from xyreward.pairs.contrastive import estimate_contrast, only_judge_is_writer, 
 from xyreward.pairs.formats import check_wanted, read_pairs, write_pairs
 from xyreward.pairs.guards import TokenGuard
 from xyreward.pairs.held_out import HeldOut
-from xyreward.pairs.order import askers_of
+from xyreward.pairs.order import askers_of, stop_over_budget
 from xyreward.pairs.pair import PairSet
 from xyreward.pairs.sampling import estimate_samples, load_sampler, sample
 from xyreward.sides import Sides, limited, load_sides
@@ -74,10 +74,19 @@ def with_options(job: PairsJob, options: Mapping[str, Any]) -> PairsJob:
         )
     return job.model_copy(
         update={
-            name: {**getattr(job, name), **{k: v for k, v in options.items() if k in known}}
+            name: _joined(getattr(job, name), {k: v for k, v in options.items() if k in known})
             for name, known in takes.items()
         }
     )
+
+
+def _joined(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of one model with those for all. A budget of its own that is lower stays."""
+    found = {**own, **options}
+    budgets = [one["budget_usd"] for one in (own, options) if "budget_usd" in one]
+    if len(budgets) > 1 and all(type(budget) in (int, float) for budget in budgets):
+        found["budget_usd"] = min(budgets)
+    return found
 
 
 @dataclass
@@ -195,6 +204,16 @@ class PreparedJob:
             raise RunFolderError(f"{out.parent}: is no folder, expected one to make {out.name} in")
         if not os.access(out.parent, os.W_OK):
             raise RunFolderError(f"{out.parent}: cannot be written; choose another --out")
+        # What is written beside it until all is there, names that are longer than its own.
+        longest = max(
+            f"{out.name}.samples.jsonl.partial", f".{out.name}.0123456789.partial", key=len
+        )
+        try:
+            (out.parent / longest).lstat()
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            raise RunFolderError(f"{out!s:.200}: cannot be made: {told(error)}") from None
         if not out.exists() or (out.is_dir() and not any(out.iterdir())):
             return
         if not (out / "manifest.json").is_file():
@@ -280,7 +299,8 @@ class PreparedJob:
 
         Raises:
             DataError: no pair can be made; nothing is written then.
-            JudgeError, StoreError: see `build_pairs`; what was paid for is in the store.
+            JudgeError, StoreError: see `build_pairs`; or a budget was spent on the way. What was paid for is
+                in the store.
             RunFolderError: the samples' file is of another job, or something cannot be written.
         """
         job, notes = self.job, list(self._notes)
@@ -293,6 +313,7 @@ class PreparedJob:
             asked = [self.policy] if isinstance(self.policy, ModelAsker) else []
             with bar("sampling", total, asked) as advance:
                 sampled = self._sample(self.samples_file, advance)
+            _stop_over_budget(sampled.failed, sampled.wanted, "answers were not sampled")
             answers += sampled.candidates
             notes.append(
                 f"sampled {len(sampled.candidates)} of {sampled.wanted} answers; {sampled.truncated} reached "
@@ -303,6 +324,8 @@ class PreparedJob:
                 written = write_contrast(
                     self.items, self.writer, job.contrast, on_reply=lambda: advance(1)
                 )
+            asked_for = len(self.items) * job.contrast.k
+            _stop_over_budget(written.failed, asked_for, "replies of the writer were not asked for")
             answers += written.candidates
             notes.append(
                 f"written {len(written.candidates)} answers; failed replies: "
@@ -314,7 +337,10 @@ class PreparedJob:
         judges = [] if self.judge is None else model_judges(self.judge)
         votes = sum(judge.votes for judge in judges)
         with bar("judging and pairing", len(answers) * votes, judges):
-            pairs = self._build(answers)
+            try:
+                pairs = self._build(answers)
+            except DataError as error:  # what came of sampling, and of files, says why
+                raise DataError([*error.problems, *notes]) from None
         limits = AuditLimits(
             simple=AuditLimits().simple if job.balance is None else job.balance,
             balanced=job.balance is not None,
@@ -326,7 +352,7 @@ class PreparedJob:
             audit,
             self.out,
             meta=self._meta(notes),
-            items=self.items,
+            items=[job.guards.mask_item(item)[0] for item in self.items],
             formats=job.formats,
             containers=job.containers,
         )
@@ -394,6 +420,11 @@ class PreparedJob:
             "notes": list(notes),
             "versions": {"xyreward": importlib.metadata.version("xyreward")},
         }
+
+
+def _stop_over_budget(failed: Mapping[str, int], wanted: int, what: str) -> None:
+    missing = failed.get("over_budget", 0)
+    stop_over_budget(["over_budget"] * missing + [""] * (wanted - missing), what)
 
 
 def _config(job: PairsJob) -> dict[str, Any]:

@@ -48,7 +48,7 @@ from xyreward.errors import (
     told,
 )
 from xyreward.evaluation import Evaluation, Row, evaluate
-from xyreward.items import Item, items_hash
+from xyreward.items import Item, items_hash, text_hash
 from xyreward.judges import Judge, described, load_judge
 from xyreward.judges.model import ModelJudge
 from xyreward.locate import (
@@ -311,7 +311,19 @@ def rounds(config: DPORecipe, arguments: Arguments) -> Iterator[tuple[DPORecipe,
         top = RunFolder.open(config, config.output_dir, resume=arguments.resume)
         _begun.append(RunFolder(top.path))
 
+    def check_order_of_rounds() -> None:
+        ended = [_has_ended(top.path / f"{ROUND}{n}", config) for n in range(1, config.rounds + 1)]
+        first = ended.index(False) if False in ended else len(ended)
+        if any(ended[first:]):
+            later = ended.index(True, first) + 1
+            raise RunFolderError(
+                f"{top.path}: {ROUND}{later} ended and {ROUND}{first + 1} did not, or is not there; it "
+                f"would be run anew, and {ROUND}{later} went on from another policy. Put it back, or "
+                f"remove {ROUND}{later} and those after it"
+            )
+
     _on_main(state, open_folder)
+    _on_main(state, check_order_of_rounds)
     policy, lora, before = config.policy, config.lora, None
     for number in range(1, config.rounds + 1):
         folder = top.path / f"{ROUND}{number}"
@@ -1194,7 +1206,10 @@ def _hashes(pairs: PairSet, data: Data) -> list[str]:
     ids = {pair.item_id for pair in pairs.pairs}
     placements = data.splits.placements
     clusters = {placements[i.content_hash].cluster for i in data.train if i.id in ids}
-    return [key for key, placement in placements.items() if placement.cluster in clusters]
+    found = {key for key, placement in placements.items() if placement.cluster in clusters}
+    # Pairs that were built before may be of items that this recipe does not have.
+    found |= {text_hash("\n\n".join(m["content"] for m in pair.prompt)) for pair in pairs.pairs}
+    return sorted(found)
 
 
 def _marks_checkpoints(mark: Mark, card: Card) -> Any:

@@ -179,7 +179,29 @@ def _built(name: str, data: Data) -> PairSet:
             f"{name}: was built with other items held out ({built!s:.12}) than dev and test of this recipe "
             f"({here:.12}); build it with the same items and splits_lock, or it may hold what is evaluated"
         )
+    _refuse_held_out(name, folder.pairs, data)
     return folder.pairs
+
+
+def _refuse_held_out(name: str, pairs: PairSet, data: Data) -> None:
+    """What the folder says of itself is a hash; what its pairs say decides."""
+    held_out = data.sides.held_out
+    offending = {
+        pair.item_id: reason
+        for pair in pairs.pairs
+        if (
+            reason := held_out.query_objection("\n\n".join(m["content"] for m in pair.prompt))
+            or held_out.answer_objection(pair.chosen)
+            or held_out.answer_objection(pair.rejected)
+        )
+    }
+    if offending:
+        raise LeakError(
+            f"{name}: pairs of {len(offending)} items hold what this recipe evaluates on "
+            f"({'; '.join(sorted(set(offending.values())))}), the first is {next(iter(offending))!a}; build "
+            "it with the same items and splits_lock",
+            list(offending),
+        )
 
 
 def audited(config: DPORecipe, pairs: PairSet) -> Audit:

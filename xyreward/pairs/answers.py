@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
-from xyreward.errors import ConfigError, DataError, RunFolderError
+from xyreward.errors import ConfigError, DataError, RunFolderError, told
 from xyreward.items import (
     ANSWER_KINDS,
     BOTH_KINDS,
@@ -430,6 +430,14 @@ class _Reader:
             if name not in taken and values.get(name) is not None
         }
         details.update(given)
+        try:
+            # They are written beside the pairs, after everything was judged and paid for. Parquet has
+            # times, bytes and NaN; JSON, in files of other people, half surrogate pairs.
+            json.dumps(details, ensure_ascii=False, allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            problems.append(
+                f"details cannot be kept as JSON in UTF-8 ({told(error)}); leave it out"
+            )
         cut = details.get("truncated", False)
         if not isinstance(cut, bool):
             problems.append(f"truncated is {_shown(cut)}, expected true or false")

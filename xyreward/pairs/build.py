@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from xyreward.errors import ConfigError, DataError
-from xyreward.items import Item, Message, text_hash
+from xyreward.items import Item, text_hash
 from xyreward.judges import Judge, load_judge
 from xyreward.pairs.balance import balanced
 from xyreward.pairs.candidates import Candidate, Judged, by_judge, by_labels, references
 from xyreward.pairs.guards import Guards, TokenGuard
 from xyreward.pairs.held_out import HeldOut
-from xyreward.pairs.order import check_order
+from xyreward.pairs.order import check_order, stop_over_budget
 from xyreward.pairs.pair import EXAMPLES, LeftOut, Pair, PairRule, PairSet, pair_of
 from xyreward.pairs.rule import NEITHER, NEITHER_OVERCORRECTS, NOT_JUDGED, Rule
 from xyreward.scoring import run_sync
@@ -67,7 +67,8 @@ def build_pairs(
         ConfigError: a share outside its range, or no pairs wanted.
         DataError: an answer to an item that is not there, an answer without labels and no judge, or no
             pair can be made of these.
-        JudgeError: the judge cannot judge these items.
+        JudgeError: the judge cannot judge these items, or its budget was spent before all of them were
+            judged: pairs of what was judged by then are no sample of anything.
     """
     if not 0 <= control_share < 1:
         raise ConfigError(f"control_share is {control_share}, expected in [0, 1)")
@@ -112,6 +113,14 @@ def build_pairs(
         )
         for pair in left:
             maker.drop("left out for balance", pair)
+    if not pairs and made:
+        raise DataError(
+            [
+                f"no pair is left of {len(made)} that were made; dropped: {dict(maker.dropped)}. Controls "
+                f"are at most a share of control_share={control_share:g}, so that they need pairs of items "
+                "with a hidden goal; max_pairs and balance may leave room for none, raise them"
+            ]
+        )
     if not pairs:
         raise DataError(
             [
@@ -147,10 +156,12 @@ def judge_candidates(
 
     Raises:
         DataError: no judge, and nothing says what labels a candidate has that is no reference.
-        JudgeError: the judge cannot judge these items.
+        JudgeError: the judge cannot judge these items, or its budget was spent on the way.
     """
     if judge is not None:
-        return run_sync(by_judge(items, candidates, judge))
+        of_judge = run_sync(by_judge(items, candidates, judge))
+        stop_over_budget([one.failure for one in of_judge], "answers were not judged")
+        return of_judge
     judged = [by_labels(items[c.item_id], c) for c in candidates]
     without = [
         c
@@ -197,18 +208,11 @@ class _Maker:
         return text
 
     def mask_item(self, item: Item) -> Item:
-        """An item whose query is masked; the same one where nothing is."""
-        before = self.masked.get(item.id, Counter()).total()
-        query = (
-            self.mask(item.id, item.query)
-            if isinstance(item.query, str)
-            else tuple(
-                Message(role=m.role, content=self.mask(item.id, m.content)) for m in item.query
-            )
-        )
-        if self.masked.get(item.id, Counter()).total() == before:
-            return item
-        return item.model_copy(update={"query": query})
+        """An item whose query and notes are masked; the same one where nothing is."""
+        item, found = self.guards.mask_item(item)
+        if found:
+            self.masked[item.id].update(found)
+        return item
 
     def drop(self, reason: str, pair: Pair | Callable[[], Pair | None], item_id: str = "") -> None:
         """Count a candidate pair that is none, and keep some as examples."""

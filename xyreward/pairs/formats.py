@@ -102,7 +102,7 @@ def rows(
         pair_set: the pairs.
         fmt: the format.
         items: those that the pairs are of, and maybe others, which are passed over. For `prompts` and
-            `verl` only.
+            `verl` only. Their notes are taken as they are; `Guards.mask_item` masks what is in them.
 
     Raises:
         ConfigError: no such format, or one that needs items and has none.
@@ -394,6 +394,8 @@ def write_pairs(
     from xyreward.pairs.page import page
 
     target = Path(folder)
+    if target.is_symlink():
+        target = target.resolve()  # a folder takes the place of no link
     check_wanted(formats, containers)
     by_format = {fmt: rows(pair_set, fmt, items=items) for fmt in dict.fromkeys(formats)}
     if empty := [fmt for fmt, found in by_format.items() if not found]:
@@ -593,7 +595,12 @@ def _put_in_place(partial: Path, target: Path) -> Path:
         )
     if target.exists() and not target.is_dir():
         raise RunFolderError(f"{target}: is a file, expected a folder that does not exist yet")
-    partial.replace(target)  # over an empty folder, too
+    try:
+        partial.replace(target)  # over an empty folder, too
+    except OSError:
+        if target.is_dir() and any(target.iterdir()):  # another process was faster
+            return _put_in_place(partial, target)
+        raise
     return target
 
 

@@ -32,7 +32,7 @@ from rapidfuzz import fuzz
 from xyreward.chat_tokenizer import ChatTokenizer, Messages, load_chat_tokenizer
 from xyreward.embedded import POLICY_NAME
 from xyreward.errors import ConfigError
-from xyreward.items import Item
+from xyreward.items import Item, Message
 from xyreward.pairs.candidates import Judged
 from xyreward.pairs.held_out import (
     ANSWER_IS_HELD_OUT,
@@ -174,6 +174,29 @@ class Guards:
         if self.personal_data != "mask":
             return text, Counter()
         return mask(text, self.personal_kinds, phone_regions=self.phone_regions)
+
+    def mask_item(self, item: Item) -> tuple[Item, Counter[PersonalKind]]:
+        """An item whose query and notes are masked, the same one where nothing is; and what was found.
+
+        Notes quote the query, and go where it goes: to a judge, and into rows of prompts.
+        """
+        found: Counter[PersonalKind] = Counter()
+
+        def masked(text: str) -> str:
+            text, of_text = self.mask(text)
+            found.update(of_text)
+            return text
+
+        update: dict[str, Any] = {
+            "query": masked(item.query)
+            if isinstance(item.query, str)
+            else tuple(Message(role=m.role, content=masked(m.content)) for m in item.query)
+        }
+        for name in ("stated_request", "intended_request", "misconception"):
+            update[name] = masked(getattr(item, name))
+        for name in ("stated_solutions", "intended_solutions"):
+            update[name] = tuple(map(masked, getattr(item, name)))
+        return (item.model_copy(update=update) if found else item), found
 
     def objection(
         self,

@@ -13,6 +13,7 @@ Not here: paraphrases, of queries or of answers; assigning sides (`splits.py`).
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cached_property
@@ -85,6 +86,10 @@ class HeldOut:
             return QUERY_IS_HELD_OUT
         return None
 
+    def query_objection(self, text: str) -> str | None:
+        """Why a prompt must not be trained on, of which only its text is known; None where it may."""
+        return QUERY_IS_HELD_OUT if self._queries.near(text) else None
+
     def answer_objection(self, text: str) -> str | None:
         """Why an answer must not be trained on; None where it may.
 
@@ -137,6 +142,13 @@ class _Queries:
         )
 
 
+def _words(text: str) -> list[str]:
+    """Tokens without what is not seen: soft hyphens and joiners inside words would hide all of them."""
+    if not text.isascii():
+        text = "".join(c for c in text if unicodedata.category(c) != "Cf")
+    return tokens(text)
+
+
 class _Answers:
     """Finds texts that stand in another one, by an index of their shingles.
 
@@ -145,8 +157,8 @@ class _Answers:
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
-        self._texts = [text for text in dict.fromkeys(texts) if len(tokens(text)) >= SHORTEST]
-        hashed = [np.unique(_hashes(tokens(text))) for text in self._texts]
+        self._texts = [text for text in dict.fromkeys(texts) if len(_words(text)) >= SHORTEST]
+        hashed = [np.unique(_hashes(_words(text))) for text in self._texts]
         every, counts = (
             np.unique(np.concatenate(hashed), return_counts=True)
             if hashed
@@ -165,7 +177,7 @@ class _Answers:
         """Whether one of the texts stands in this one."""
         if len(self._keys) == 0:
             return False
-        found = tokens(text)
+        found = _words(text)
         hashes = _hashes(found)
         at = np.searchsorted(self._keys, hashes)
         hits = np.flatnonzero(self._keys[np.minimum(at, len(self._keys) - 1)] == hashes)
@@ -190,7 +202,7 @@ def _needed(shingles: int) -> int:
 
 
 def _shingles(text: str) -> set[Shingle]:
-    return set(_windows(tokens(text)))
+    return set(_windows(_words(text)))
 
 
 def _windows(found: Sequence[str]) -> zip[Shingle]:

@@ -77,7 +77,8 @@ def check_order(
         options: of `load_judge`, where a name was given.
 
     Raises:
-        JudgeError: a judge that compares nothing (see `askers_of`), or no call can succeed.
+        JudgeError: a judge that compares nothing (see `askers_of`), no call can succeed, or the budget was
+            spent on the way.
         DataError: an item is missing.
         StoreError: the store cannot be used.
     """
@@ -91,6 +92,7 @@ def check_order(
         for turn in range(2):
             outcomes = run_sync(_preferences(asker, [asked[i] for i in left], turn))
             again = []
+            stop_over_budget(outcomes, "pairs were not looked at in both orders")
             for i, outcome in zip(left, outcomes, strict=True):
                 if outcome is True:
                     again.append(i)
@@ -115,6 +117,22 @@ def check_order(
     return OrderChecked(
         tuple(kept), tuple(dropped), cost, order_version(), dict(sorted(counts.items()))
     )
+
+
+def stop_over_budget(outcomes: Sequence[object], what: str) -> None:
+    """Stop where a budget kept some from being asked. Any other failure is counted and left out.
+
+    What was asked before the money ended is no sample of the whole; and a set made of it would be in the
+    way of the whole set, once the budget was raised and that was paid for.
+
+    Raises:
+        JudgeError: "over_budget" is among `outcomes`.
+    """
+    if missing := sum(outcome == "over_budget" for outcome in outcomes):
+        raise JudgeError(
+            f"the budget is spent: {missing} of {len(outcomes)} {what}. No pairs are made; what was paid "
+            "for is in the store. Raise budget_usd and run the same again"
+        )
 
 
 def estimate_order(
