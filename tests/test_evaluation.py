@@ -146,7 +146,7 @@ def test_the_papers_three_focuses_leave_neither_out() -> None:
 
 
 def test_no_headline_without_controls() -> None:
-    assert headline(evaluation(row("a", GOAL))).why == "n/a: no controls"
+    assert headline(evaluation(row("a", GOAL))).why.startswith("n/a: no controls; add {source")
 
 
 def failed(name: str, kind: ItemKind = "xy", why: str = "timeout") -> Row:
