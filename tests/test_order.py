@@ -166,23 +166,22 @@ def test_the_judges_own_store_budget_and_bill_are_used(api: FakeAPI) -> None:
     assert api.stats.calls == 24
 
 
-def test_an_exhausted_budget_drops_by_failure(api: FakeAPI) -> None:
+def test_an_exhausted_budget_stops_the_check_and_keeps_what_was_paid_for(api: FakeAPI) -> None:
     estimate = estimate_order(pairs(), ITEMS, JUDGE, base_url=api.base_url)
     assert (estimate.calls, estimate.in_store) == (24, 0)
     assert estimate.worst_usd is not None
     assert api.stats.requests == 0
-    found = check_order(
-        pairs(),
-        ITEMS,
-        JUDGE,
-        base_url=api.base_url,
-        budget_usd=estimate.worst_usd / 24,
-        max_concurrency=1,
+    judge = load_judge(
+        JUDGE, base_url=api.base_url, budget_usd=estimate.worst_usd / 24, max_concurrency=1
     )
-    assert found.counts["order-swapped check failed: over_budget"] > 0
-    assert found.cost_usd is not None
-    assert found.cost_usd <= estimate.worst_usd / 24
-    assert len(found.kept) + len(found.dropped) == 12
+    with pytest.raises(
+        JudgeError, match=r"the budget is spent: \d+ of 12 pairs were not looked at"
+    ):
+        check_order(pairs(), ITEMS, judge)
+    paid = api.stats.calls
+    assert paid > 0
+    left = estimate_order(pairs(), ITEMS, JUDGE, base_url=api.base_url)
+    assert left.in_store == paid
 
 
 def test_a_batch_judge_compares_call_by_call(api: FakeAPI) -> None:
