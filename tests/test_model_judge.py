@@ -685,7 +685,7 @@ def test_a_grounding_that_fails_is_on_the_bill_of_one_of_its_answers(tmp_path: P
 def test_an_item_that_says_nothing_of_a_goal_is_refused_by_judge_itself(
     api: FakeAPI, tmp_path: Path
 ) -> None:
-    with pytest.raises(JudgeError, match="say nothing of a goal"):
+    with pytest.raises(JudgeError, match="1 item says nothing of a goal"):
         ask(made(api, tmp_path / "v.sqlite"), texts(1), Item.of_query("How do I?"))
     assert api.stats.calls == 0
 
