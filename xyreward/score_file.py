@@ -396,7 +396,10 @@ async def _scored(
             if not under_way:
                 return
             rows, task = under_way[0]
-            scores = await task
+            # Not `await task`: that would cancel this chunk some rounds of the loop before the next one,
+            # whose calls would be sent into the places that this one's leave, to be lost at once.
+            await asyncio.wait([task])
+            scores = task.result()
             under_way.popleft()
             yield rows, scores
     except JudgeStopped:
