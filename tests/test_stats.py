@@ -46,7 +46,7 @@ def test_the_value_is_the_mean_over_rows_and_not_over_clusters() -> None:
 
 
 def test_values_and_clusters_of_different_length_are_an_error() -> None:
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="2 values and 1 clusters"):
         mean([1, 2], ["a"])
 
 

@@ -1,24 +1,41 @@
-"""Means, rates and paired differences with 95 % intervals over clusters.
+"""Means, rates and paired differences with 95 % intervals over clusters; exact tests of paired labels.
 
-Items of one cluster (near-duplicates, one thread, one article) are not independent, so whole
-clusters are resampled. The intervals are scipy's BCa bootstrap on cluster sums: a mean is the ratio
-of the sum of values to the number of rows, and both sums belong to the cluster.
+Items of one cluster (near-duplicates, one thread, one article) are not independent, so whole clusters
+are resampled. Intervals are BCa bootstrap intervals (Efron 1987, doi:10.1080/01621459.1987.10478410) of
+functions of cluster totals: a mean is the total of values divided by the total of rows, and both
+belong to the cluster.
+
+scipy.stats.bootstrap gives the same intervals, for the same seed from the same draws (tests). It is
+not called, because it draws anew for every statistic and its jackknife takes time quadratic in the
+clusters; here one set of draws serves all metrics and one matrix product sums them.
+`benchmarks/stats.py` has both side by side, `benchmarks/coverage.py` says why BCa. docs/statistics.md
+
+Not here: what is compared with what (`evaluation.py`, `paired.py`).
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
 MANY = 2_000
 """Clusters above which clusters with equal sums are counted together, where few sums differ."""
+OWN = 200
+"""A column measured on fewer clusters is resampled over those alone.
+
+Over more clusters than it was measured on, the number that it is measured on becomes random, which
+widens its interval by at most a share of 1 / (2 * OWN) and could leave a small column without any.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +58,18 @@ class Estimate:
         return self.low is not None and self.high is not None and not self.low <= value <= self.high
 
 
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One value per row."""
+
+    values: Sequence[float | None]
+    """Length N. None: not measured on this row."""
+    bounds: tuple[float, float] | None = None
+    """The possible range of a value, e.g. (0, 1) for a rate, (-1, 1) for a difference of rates. Used
+    where all clusters agree: the bootstrap would then give an interval of width zero, which claims a
+    certainty that n rows cannot give."""
+
+
 def mean(
     values: Sequence[float],
     clusters: Sequence[str] | None = None,
@@ -58,103 +87,280 @@ def mean(
     Args:
         values: length N.
         clusters: length N, which rows belong together; None: every row is its own cluster.
-        bounds: the possible range of a value, e.g. (0, 1) for a rate, (-1, 1) for a difference of
-            rates. Used where all clusters agree: the bootstrap would then give an interval of width
-            zero, which claims a certainty that n rows cannot give.
+        bounds: see `Column`.
         seed: of the resampling.
     """
-    if len(values) == 0:
-        return None
-    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    names = clusters if clusters is not None else [str(i) for i in range(len(values))]
-    for value, name in zip(values, names, strict=True):
-        sums[name][0] += float(value)
-        sums[name][1] += 1
-    # Sorted, so that the interval depends neither on the order of rows nor on names of clusters.
-    total, count = np.array(sorted(sums.values())).T
-    value = sum(total.tolist()) / sum(count.tolist())  # Python's sum: inf - inf is no warning
-    low, high = _interval(total, count, value, bounds, seed)
-    return Estimate(value, low, high, len(values))
+    return means([Column(values, bounds)], clusters, seed=seed)[0]
 
 
-def _interval(
-    total: np.ndarray,
-    count: np.ndarray,
-    value: float,
-    bounds: tuple[float, float] | None,
-    seed: int,
-) -> tuple[float | None, float | None]:
-    clusters = len(total)
-    if clusters < 2 or not math.isfinite(value):
-        return None, None
-    means = total / count
-    if (
-        np.ptp(means) <= 1e-12 * np.abs(means).max()
-    ):  # equal but for rounding: 3 * 0.1 / 3 is not 0.1
-        if bounds is None:
-            return None, None
-        # All clusters agree. As in the rule of three: the largest share of clusters that could
-        # differ and still, with probability 0.05, not show among these. They may differ in either
-        # direction, so the interval reaches for both ends of the range.
-        share = 1 - (1 - CONFIDENCE) ** (1 / clusters)
-        return value - share * (value - bounds[0]), value + share * (bounds[1] - value)
-    if clusters > MANY:
-        alike, number = np.unique(np.stack([total, count]), axis=1, return_counts=True)
-        if alike.shape[1] <= 200:
-            return _interval_of_alike(alike, number, seed)
-
-    from scipy.stats import DegenerateDataWarning, bootstrap
-
-    def ratio(sums: np.ndarray, counts: np.ndarray, axis: int = -1) -> np.ndarray:
-        return np.asarray(sums.sum(axis=axis) / counts.sum(axis=axis))
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", DegenerateDataWarning)
-        try:
-            result = bootstrap(
-                (total, count),
-                ratio,
-                paired=True,
-                vectorized=True,
-                n_resamples=RESAMPLES,
-                batch=max(1, 4_000_000 // clusters),
-                confidence_level=CONFIDENCE,
-                method="BCa",
-                rng=np.random.default_rng(seed),
-            ).confidence_interval
-        except DegenerateDataWarning:
-            return None, None
-    return float(result.low), float(result.high)
-
-
-def _interval_of_alike(
-    sums: np.ndarray, number: np.ndarray, seed: int
-) -> tuple[float | None, float | None]:
-    """The same BCa interval in time that does not grow with the clusters.
-
-    Clusters with equal sums are interchangeable, so how often each of the K kinds of cluster is drawn
-    is multinomial, and leaving out one or another of a kind gives the same value. scipy's jackknife
-    takes time quadratic in the clusters: hours for 100,000.
+def means(
+    columns: Sequence[Column], clusters: Sequence[str] | None = None, *, seed: int = 0
+) -> list[Estimate | None]:
+    """The mean of every column, as `mean` gives it, from one set of draws.
 
     Args:
-        sums: [2, K], sum of values and number of rows of a cluster.
-        number: [K], how many clusters are such.
+        columns: M columns of N values each, over the same rows. A paired difference is a column too.
+        clusters: length N, which rows belong together; None: every row is its own cluster.
         seed: of the resampling.
+
+    Returns:
+        M estimates; None for a column without values.
+    """
+    if not columns:
+        return []
+    cluster_of, number = _numbered(clusters, len(columns[0].values))
+    found: list[Estimate | None] = []
+    sums = np.zeros((number, len(columns)))
+    counts = np.zeros((number, len(columns)))
+    together: dict[bytes, list[int]] = defaultdict(list)
+    for i, column in enumerate(columns):
+        values, measured = _floats(column.values, len(cluster_of))
+        sums[:, i] = np.bincount(cluster_of, np.where(measured, values, 0), minlength=number)
+        counts[:, i] = np.bincount(cluster_of, measured, minlength=number)
+        n = int(counts[:, i].sum())
+        if not n:
+            found.append(None)
+            continue
+        total, support = sums[:, i], counts[:, i] > 0
+        if not np.isfinite(total).all():
+            # Python's sum: inf - inf is no warning. numpy's bincount gives none either.
+            found.append(Estimate(sum(total.tolist()) / n, None, None, n))
+            continue
+        value = math.fsum(total) / n
+        low = high = None
+        if support.sum() >= 2:
+            each = total[support] / counts[support, i]
+            if (
+                np.ptp(each) <= 1e-12 * np.abs(each).max()
+            ):  # but for rounding: 3 * 0.1 / 3 is not 0.1
+                low, high = _rule_of_three(value, column.bounds, int(support.sum()))
+            else:
+                key = support.tobytes() if support.sum() < OWN else b"shared"
+                together[key].append(i)
+        found.append(Estimate(value, low, high, n))
+
+    for group in together.values():
+        s, c = sums[:, group], counts[:, group]
+        used = (c > 0).any(axis=1)
+        # Columns measured on the same rows share their counts.
+        c, which = np.unique(c[used], axis=1, return_inverse=True)
+        intervals = _intervals(np.hstack([s[used], c]), partial(_ratios, which.ravel()), seed)
+        for i, (low, high) in zip(group, intervals, strict=True):
+            estimate = found[i]
+            assert estimate is not None
+            found[i] = Estimate(estimate.value, low, high, estimate.n)
+    return found
+
+
+def _ratios(counts: NDArray[np.intp], totals: Floats) -> Floats:
+    """Means [..., M] of totals [..., M + U]; `counts` [M] says which of the U counts is whose."""
+    m = len(counts)
+    means: Floats = totals[..., :m] / totals[..., m:][..., counts]
+    return means
+
+
+def of_totals(
+    rows: Sequence[Sequence[float]],
+    statistic: Callable[[Floats], Floats],
+    clusters: Sequence[str] | None = None,
+    *,
+    seed: int = 0,
+) -> Estimate | None:
+    """A smooth function of totals with a 95 % interval: a correlation, a quotient of two means.
+
+    Args:
+        rows: [N, K] finite numbers.
+        statistic: takes totals of shape [..., K] to values of shape [...].
+        clusters: length N, which rows belong together; None: every row is its own cluster.
+        seed: of the resampling.
+
+    Returns:
+        None without rows, or where the statistic of the totals is not finite (a correlation with
+        something constant). Without an interval where it is not finite in some resamples: then too
+        few rows decide it.
+    """
+    if len(rows) == 0:
+        return None
+    cluster_of, number = _numbered(clusters, len(rows))
+    table = np.asarray(rows, float)
+    sums = np.stack([np.bincount(cluster_of, column, minlength=number) for column in table.T], 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = float(statistic(np.array([math.fsum(column) for column in sums.T])))
+        if not math.isfinite(value):
+            return None
+        if number < 2:
+            return Estimate(value, None, None, len(rows))
+        ((low, high),) = _intervals(sums, lambda totals: statistic(totals)[..., None], seed)
+    return Estimate(value, low, high, len(rows))
+
+
+def _numbered(clusters: Sequence[str] | None, rows: int) -> tuple[NDArray[np.intp], int]:
+    """[N] the number of each row's cluster, and how many clusters there are."""
+    if clusters is None:
+        return np.arange(rows), rows
+    if len(clusters) != rows:
+        raise ValueError(f"there are {rows} values and {len(clusters)} clusters, expected one each")
+    names: dict[str, int] = {}
+    return np.array([names.setdefault(c, len(names)) for c in clusters], np.intp), len(names)
+
+
+def _floats(values: Sequence[float | None], rows: int) -> tuple[Floats, NDArray[np.bool_]]:
+    if len(values) != rows:
+        raise ValueError(f"columns have {rows} and {len(values)} values, expected equally many")
+    # Not by NaN: a NaN that was measured must show.
+    return np.array(values, float), np.array([v is not None for v in values], bool)
+
+
+def _rule_of_three(
+    value: float, bounds: tuple[float, float] | None, clusters: int
+) -> tuple[float | None, float | None]:
+    """Where all clusters agree.
+
+    The largest share of clusters that could differ and still, with probability 0.05, not show among
+    these. They may differ in either direction, so the interval reaches for both ends of the range.
+    """
+    if bounds is None:
+        return None, None
+    share = 1 - (1 - CONFIDENCE) ** (1 / clusters)
+    return value - share * (value - bounds[0]), value + share * (bounds[1] - value)
+
+
+def _intervals(
+    sums: Floats, statistic: Callable[[Floats], Floats], seed: int
+) -> list[tuple[float | None, float | None]]:
+    """BCa intervals of M functions of totals.
+
+    Args:
+        sums: [C, K], of every cluster.
+        statistic: totals [..., K] to values [..., M].
+        seed: of the resampling.
+    """
+    # Sorted, so that an interval depends neither on the order of rows nor on names of clusters.
+    sums = sums[np.lexsort(sums.T[::-1])]
+    clusters = len(sums)
+    number = np.ones(clusters)
+    if clusters > MANY:
+        # Clusters with equal sums are interchangeable: how often each kind of cluster is drawn is
+        # multinomial, and leaving out one or another of a kind gives the same value.
+        first = np.r_[True, (sums[1:] != sums[:-1]).any(axis=1)]
+        if first.sum() <= 200:
+            number = np.diff(np.r_[np.flatnonzero(first), clusters]).astype(float)
+            sums = sums[first]
+    totals = number @ sums
+    value = statistic(totals)
+    resampled = statistic(_resampled(sums, number, seed))
+    without_one = statistic(totals - sums)
+    return [
+        _bca(resampled[:, m], float(value[m]), without_one[:, m], number)
+        for m in range(resampled.shape[1])
+    ]
+
+
+def _resampled(sums: Floats, number: Floats, seed: int) -> Floats:
+    """Totals [RESAMPLES, K] of as many clusters as there are, drawn with replacement.
+
+    Args:
+        sums: [kinds, K].
+        number: [kinds], how many clusters have these sums.
+        seed: of the drawing.
+    """
+    rng = np.random.default_rng(seed)
+    clusters = int(number.sum())
+    if len(sums) < clusters:
+        drawn = rng.multinomial(clusters, number / clusters, size=RESAMPLES)
+        return np.asarray(drawn.astype(float) @ sums)
+    out = np.empty((RESAMPLES, sums.shape[1]))
+    # 8 MiB of indices at a time. In double precision: sums of labels stay whole numbers, so that
+    # resamples that equal the value are seen to; single precision would save a tenth of the time.
+    step = max(1, 1_000_000 // clusters)
+    for start in range(0, RESAMPLES, step):
+        # The same call as scipy's, hence the same draws for the same seed.
+        drawn = rng.integers(0, clusters, (min(step, RESAMPLES - start), clusters))
+        times = np.empty(drawn.shape)
+        for i, indices in enumerate(drawn):
+            times[i] = np.bincount(indices, minlength=clusters)
+        out[start : start + step] = times @ sums
+    return out
+
+
+def _bca(
+    resampled: Floats, value: float, without_one: Floats, number: Floats
+) -> tuple[float | None, float | None]:
+    """The BCa interval of one statistic.
+
+    Args:
+        resampled: [RESAMPLES].
+        value: of all clusters.
+        without_one: [kinds], the statistic without one cluster of a kind.
+        number: [kinds], how many clusters are such.
     """
     from scipy.special import ndtr, ndtri
 
-    clusters = int(number.sum())
-    total, count = sums @ number
-    drawn = np.random.default_rng(seed).multinomial(clusters, number / clusters, size=RESAMPLES)
-    resampled = (drawn @ sums[0]) / (drawn @ sums[1])
-    value = total / count
-    below = ((resampled < value).sum() + (resampled <= value).sum()) / (2 * RESAMPLES)
-    if not 0 < below < 1:
+    if not (np.isfinite(resampled).all() and np.isfinite(without_one).all()):
         return None, None
-    without_one = (total - sums[0]) / (count - sums[1])
-    influence = (number @ without_one) / clusters - without_one
-    acceleration = (number @ influence**3) / (6 * (number @ influence**2) ** 1.5)
+    rounding = 1e-9 * float(np.ptp(resampled))
+    below = ((resampled < value - rounding).sum() + (resampled <= value + rounding).sum()) / (
+        2 * len(resampled)
+    )
+    influence = (number @ without_one) / number.sum() - without_one
+    spread = float(number @ influence**2)
+    if not 0 < below < 1 or spread == 0:
+        return None, None
+    acceleration = float(number @ influence**3) / (6 * spread**1.5)
     shift = ndtri(below) + ndtri([(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     levels = ndtr(ndtri(below) + shift / (1 - acceleration * shift))
     low, high = np.quantile(resampled, levels)
     return float(low), float(high)
+
+
+def flip_test(differences: Sequence[float], clusters: Sequence[str] | None = None) -> float:
+    """Exact two-sided p-value of paired differences: could it be that the two do not differ?
+
+    If they did not, a cluster's difference would be as likely with the opposite sign. All signs of
+    all clusters are counted out: p is the share in which the sum of differences is at least as far
+    from 0 as it is. On clusters of one row with differences of -1, 0 and 1 this is McNemar's exact
+    test (scipy.stats.binomtest of the items that changed); with larger clusters McNemar's test, which
+    takes rows for independent, finds too much.
+
+    Args:
+        differences: length N, multiples of 0.5: of labels, or of a share of two orders.
+        clusters: length N, which rows belong together; None: every row is its own cluster.
+
+    Returns:
+        In (0, 1]; 1 without differences.
+
+    Raises:
+        ValueError: a difference is not a multiple of 0.5. Use the interval of `mean`.
+    """
+    from scipy.stats import binom
+
+    cluster_of, number = _numbered(clusters, len(differences))
+    doubled = 2 * np.asarray(differences, float)
+    if not np.array_equal(doubled, np.round(doubled)):
+        raise ValueError("differences are not multiples of 0.5, as those of labels are")
+    sums = np.bincount(cluster_of, doubled, minlength=number).astype(int)
+    sums //= max(1, int(np.gcd.reduce(sums, initial=0)))
+    # The distribution of the sum of all clusters whose sum is k or -k is binomial with step 2k;
+    # that of the whole is the convolution over k.
+    whole = np.ones(1)
+    for k, m in sorted(Counter(np.abs(sums[sums != 0]).tolist()).items()):
+        part = np.zeros(2 * k * m + 1)
+        part[:: 2 * k] = binom.pmf(np.arange(m + 1), m, 0.5)
+        whole = np.convolve(whole, part)
+    reach = len(whole) // 2
+    far = np.abs(np.arange(-reach, reach + 1)) >= abs(int(sums.sum()))
+    return min(1.0, float(whole[far].sum()))
+
+
+def holm(p: Mapping[str, float]) -> dict[str, float]:
+    """p-values corrected for being a family: the probability that any of them is below by chance alone.
+
+    Holm 1979 (Scandinavian Journal of Statistics 6:65-70): the smallest of m times m, the next times
+    m - 1, and so on, none smaller than the one before. Holds whatever the dependence between them.
+    """
+    corrected: dict[str, float] = {}
+    running = 0.0
+    for done, key in enumerate(sorted(p, key=p.__getitem__)):
+        running = max(running, min(1.0, p[key] * (len(p) - done)))
+        corrected[key] = running
+    return {key: corrected[key] for key in p}
