@@ -57,7 +57,7 @@ def test_every_number_of_the_table_has_an_interval() -> None:
     page = to_markdown(build_report(evaluation(False), evaluation(True)))
     rows_of_numbers = [ln for ln in page.splitlines() if ln.startswith("| ") and " n |" not in ln]
     rows_of_numbers = [ln for ln in rows_of_numbers if "**" not in ln]
-    assert len(rows_of_numbers) == 23 + 2  # metrics, and what training moved
+    assert len(rows_of_numbers) == 26 + 2  # metrics, and what training moved
     for line in rows_of_numbers:
         for cell in line.split("|")[3:-1]:
             assert "[" in cell, line
