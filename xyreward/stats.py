@@ -270,15 +270,19 @@ def _resampled(sums: Floats, number: Floats, seed: int) -> Floats:
         drawn = rng.multinomial(clusters, number / clusters, size=RESAMPLES)
         return np.asarray(drawn.astype(float) @ sums)
     out = np.empty((RESAMPLES, sums.shape[1]))
-    # 8 MiB of indices at a time. In double precision: sums of labels stay whole numbers, so that
-    # resamples that equal the value are seen to; single precision would save a tenth of the time.
-    step = max(1, 1_000_000 // clusters)
+    # In double precision: sums of labels stay whole numbers, so that resamples that equal the value
+    # are seen to; single precision would save a tenth of the time.
+    step = max(1, 1_000_000 // clusters)  # 8 MiB of counts for one matrix product
+    few = max(1, 100_000 // clusters)  # so that counting stays within the processor's cache
+    shift = np.arange(few)[:, None] * clusters
     for start in range(0, RESAMPLES, step):
-        # The same call as scipy's, hence the same draws for the same seed.
-        drawn = rng.integers(0, clusters, (min(step, RESAMPLES - start), clusters))
-        times = np.empty(drawn.shape)
-        for i, indices in enumerate(drawn):
-            times[i] = np.bincount(indices, minlength=clusters)
+        times = np.empty((min(step, RESAMPLES - start), clusters))
+        for i in range(0, len(times), few):
+            part = times[i : i + few]
+            # The same call as scipy's, hence the same draws for the same seed.
+            drawn = rng.integers(0, clusters, part.shape)
+            drawn += shift[: len(part)]
+            part[:] = np.bincount(drawn.ravel(), minlength=drawn.size).reshape(part.shape)
         out[start : start + step] = times @ sums
     return out
 
