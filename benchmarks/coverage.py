@@ -94,7 +94,9 @@ def intervals(values: Floats, cluster: NDArray[np.intp], seed: int) -> list[tupl
 
 
 def main() -> None:
-    print(f"{STUDIES:,} studies each, {RESAMPLES:,} resamples; share that hold the truth, mean width")
+    print(
+        f"{STUDIES:,} studies each, {RESAMPLES:,} resamples; share that hold the truth, mean width"
+    )
     good = True
     for items in (200, 60):
         for name, (draw, truth) in SCENARIOS.items():

@@ -485,10 +485,10 @@ def measure(
     metrics = [metric for metric in metrics if metric.part in before.parts]
     columns = []
     for metric in metrics:
-        first = _column(metric, before)
+        first = column(metric, before)
         columns.append(Column(first, metric.bounds))
         if after is not None:
-            second = _column(metric, after)
+            second = column(metric, after)
             change = [
                 None if a is None or b is None else b - a
                 for a, b in zip(first, second, strict=True)
@@ -502,7 +502,7 @@ def measure(
     return [line for line in lines if line.before or line.after]
 
 
-def _column(metric: Metric, evaluation: Evaluation) -> list[float | None]:
+def column(metric: Metric, evaluation: Evaluation) -> list[float | None]:
     """The metric's value of every row; None: not measured, or not about such items."""
     value, kind = metric.value, metric.kind
     return [value(row) if kind in (None, row.kind) else None for row in evaluation.rows]
