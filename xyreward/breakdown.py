@@ -147,6 +147,7 @@ def failure_rates(evaluation: Evaluation, *, seed: int = 0) -> list[FailureRates
                 ),
             ],
             [row.cluster for row in rows],
+            expand=True,
             seed=seed,
         )
         if failed and abstained:

@@ -496,7 +496,7 @@ def measure(
             low, high = metric.bounds or (-math.inf, math.inf)
             columns.append(Column(second, metric.bounds))
             columns.append(Column(change, (low - high, high - low) if metric.bounds else None))
-    found = means(columns, [row.cluster for row in before.rows], seed=seed)
+    found = means(columns, [row.cluster for row in before.rows], expand=True, seed=seed)
     per = 1 if after is None else 3
     lines = [Line(metric, *found[per * i : per * (i + 1)]) for i, metric in enumerate(metrics)]
     return [line for line in lines if line.before or line.after]
@@ -523,7 +523,8 @@ def _mean(
     seed: int,
 ) -> Estimate | None:
     cluster = {row.item_id: row.cluster for row in evaluation.rows}
-    return mean(list(values.values()), [cluster[key] for key in values], bounds=bounds, seed=seed)
+    names = [cluster[key] for key in values]
+    return mean(list(values.values()), names, bounds=bounds, expand=True, seed=seed)
 
 
 def check_comparable(before: Evaluation, after: Evaluation) -> None:

@@ -91,7 +91,7 @@ def judge_noise(
         if not totals:
             continue
         k = float(sum(t[2:].sum() for t in totals)) / len(totals)
-        share = of_totals(totals, _share, clusters, seed=seed)
+        share = of_totals(totals, _share, clusters, expand=True, seed=seed)
         of_mean = None
         if share is not None:
             of_mean = (share.value / k) / (1 - share.value + share.value / k)

@@ -139,6 +139,7 @@ def co_movement(
                 Column([None if x > 0 else float(y > 0) for x, y, _ in both], (0, 1)),
             ],
             names,
+            expand=True,
             seed=seed,
         )
         moments = [(1, x, y, x * x, y * y, x * y) for x, y, _ in both]
@@ -150,7 +151,7 @@ def co_movement(
                 too,
                 worse,
                 otherwise,
-                of_totals(moments, _pearson, names, seed=seed),
+                of_totals(moments, _pearson, names, expand=True, seed=seed),
             )
         )
     return found
@@ -206,6 +207,7 @@ def picking_writing_gap(
             Column([p if w == 0 else None for p, w in zip(picked, written, strict=True)], (0, 1)),
         ],
         [row.cluster for row in evaluation.rows],
+        expand=True,
         seed=seed,
     )
     if found[0] is None or found[1] is None or found[2] is None:
@@ -233,7 +235,7 @@ def gap_change(
     )
     changes = [None if a is None or b is None else b - a for a, b in zip(old, new, strict=True)]
     clusters = [row.cluster for row in before.rows]
-    return means([Column(changes, (-2, 2))], clusters, seed=seed)[0]
+    return means([Column(changes, (-2, 2))], clusters, expand=True, seed=seed)[0]
 
 
 def _gaps(picked: Sequence[float | None], written: Sequence[float | None]) -> list[float | None]:

@@ -11,11 +11,13 @@ from dataclasses import asdict
 from typing import Any
 
 from xyreward.evaluation import (
+    METRICS,
     Evaluation,
     Headline,
     ImplicitReward,
     Line,
     failure_bounds,
+    failure_bounds_of_change,
     failures,
     headline,
     headline_change,
@@ -24,6 +26,7 @@ from xyreward.evaluation import (
 )
 from xyreward.items import ItemKind
 from xyreward.markdown import code, plain
+from xyreward.published import Band, Published, beside_of_report
 from xyreward.stats import Estimate
 
 SCHEMA = 1
@@ -70,6 +73,7 @@ def build_report(
             name: [{**asdict(f), "by_kind": dict(f.by_kind), "rate": f.rate} for f in failures(e)]
             for name, e in evaluations.items()
         },
+        "published": Published.load().to_report({r.source for r in before.rows if r.kind == "xy"}),
         "notes": list(dict.fromkeys([*before.notes, *(after.notes if after else ())])),
         "facts": dict(facts or {}),
     }
@@ -91,7 +95,8 @@ def _line(line: Line, before: Evaluation, after: Evaluation | None) -> dict[str,
             name: failure_bounds(e, metric)
             for name, e in (("before", before), ("after", after))
             if e is not None
-        },
+        }
+        | ({"change": failure_bounds_of_change(before, after, metric)} if after else {}),
     }
 
 
@@ -136,6 +141,10 @@ def to_markdown(report: Mapping[str, Any]) -> str:
     ]
     out += [*_headline_lines(report), ""]
     header = ["", "n", "before", "after", "change"] if two else ["", "n", "value"]
+    published = report.get("published")
+    bands = beside_of_report(published)
+    if bands:
+        header.append("published range, %")
     out += ["| " + " | ".join(header) + " |", "|---|" + "---:|" * (len(header) - 1)]
     for kind in (*KINDS, None):
         rows = [m for m in report["metrics"] if m["kind"] == kind]
@@ -144,8 +153,14 @@ def to_markdown(report: Mapping[str, Any]) -> str:
                 str(kind), "**all items**"
             )
             out.append("| " + " | ".join([heading] + [""] * (len(header) - 1)) + " |")
-            out += [_table_row(m, two) for m in rows]
+            for m in rows:
+                row = _table_row(m, two)
+                if bands:
+                    row += f" {bands.get(m['key'], '')} |"
+                out.append(row)
     out.append("")
+    if published:
+        out += [_published_line(published, report["judge"]), ""]
     implicit = {k: v for k, v in report["implicit_reward"].items() if v}
     if implicit:
         out += [*_implicit_lines(implicit), ""]
@@ -207,6 +222,32 @@ def _cell(estimate: Estimate | None, unit: str, *, signed: bool) -> str:
 def _with_interval(value: float, low: float | None, high: float | None, spec: str) -> str:
     interval = "no interval" if low is None or high is None else f"{low:{spec}}, {high:{spec}}"
     return f"{value:{spec}} [{interval}]"
+
+
+def _published_line(published: Mapping[str, Any], judge: str | None) -> str:
+    """Where the published ranges come from, and whether they may be compared with the table."""
+    by = (
+        f"published in the paper of {plain(published['source'])}, judge {plain(published['judge'])}"
+    )
+    if beside_of_report(published):
+        return (
+            f"Published range: over five models (picking: six) on {plain(published['beside'])}, {by}; "
+            f"your judge is {code(judge)}, and figures of two judges differ by more than their "
+            "intervals unless the judges were checked against each other."
+        )
+    titles = {metric.key: metric.title for metric in METRICS}
+    ranges: dict[str, list[str]] = {}
+    for band in (Band(**b) for b in published["bands"]):
+        ranges.setdefault(f"{band.over} on {band.items}", []).append(
+            f"{titles[band.metric]} {band}"
+        )
+    return (
+        "For orientation, not for comparison: other items and another judge. In %, "
+        + by
+        + ": "
+        + "; ".join(f"{over}: {', '.join(values)}" for over, values in ranges.items())
+        + "."
+    )
 
 
 def _implicit_lines(implicit: Mapping[str, Any]) -> list[str]:

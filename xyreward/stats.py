@@ -75,6 +75,7 @@ def mean(
     clusters: Sequence[str] | None = None,
     *,
     bounds: tuple[float, float] | None = None,
+    expand: bool = False,
     seed: int = 0,
 ) -> Estimate | None:
     """The mean of values with a 95 % interval; None without values.
@@ -88,19 +89,29 @@ def mean(
         values: length N.
         clusters: length N, which rows belong together; None: every row is its own cluster.
         bounds: see `Column`.
+        expand: see `means`.
         seed: of the resampling.
     """
-    return means([Column(values, bounds)], clusters, seed=seed)[0]
+    return means([Column(values, bounds)], clusters, expand=expand, seed=seed)[0]
 
 
 def means(
-    columns: Sequence[Column], clusters: Sequence[str] | None = None, *, seed: int = 0
+    columns: Sequence[Column],
+    clusters: Sequence[str] | None = None,
+    *,
+    expand: bool = False,
+    seed: int = 0,
 ) -> list[Estimate | None]:
     """The mean of every column, as `mean` gives it, from one set of draws.
 
     Args:
         columns: M columns of N values each, over the same rows. A paired difference is a column too.
         clusters: length N, which rows belong together; None: every row is its own cluster.
+        expand: widen the intervals for few clusters, as evaluations do. A resample of n clusters varies
+            too little by the factor (n - 1)/n, and few clusters tell too little of how much they vary,
+            which is why an interval of a mean takes Student's t; so BCa is asked for the level at which
+            a normal interval would be that one (Hesterberg 2015, doi:10.1080/00031305.2015.1089789).
+            5 % wider with 40 clusters, 1 % with 200. False: scipy's interval.
         seed: of the resampling.
 
     Returns:
@@ -144,7 +155,9 @@ def means(
         used = (c > 0).any(axis=1)
         # Columns measured on the same rows share their counts.
         c, which = np.unique(c[used], axis=1, return_inverse=True)
-        intervals = _intervals(np.hstack([s[used], c]), partial(_ratios, which.ravel()), seed)
+        intervals = _intervals(
+            np.hstack([s[used], c]), partial(_ratios, which.ravel()), seed, expand
+        )
         for i, (low, high) in zip(group, intervals, strict=True):
             estimate = found[i]
             assert estimate is not None
@@ -164,6 +177,7 @@ def of_totals(
     statistic: Callable[[Floats], Floats],
     clusters: Sequence[str] | None = None,
     *,
+    expand: bool = False,
     seed: int = 0,
 ) -> Estimate | None:
     """A smooth function of totals with a 95 % interval: a correlation, a quotient of two means.
@@ -172,6 +186,7 @@ def of_totals(
         rows: [N, K] finite numbers.
         statistic: takes totals of shape [..., K] to values of shape [...].
         clusters: length N, which rows belong together; None: every row is its own cluster.
+        expand: see `means`.
         seed: of the resampling.
 
     Returns:
@@ -190,7 +205,7 @@ def of_totals(
             return None
         if number < 2:
             return Estimate(value, None, None, len(rows))
-        ((low, high),) = _intervals(sums, lambda totals: statistic(totals)[..., None], seed)
+        ((low, high),) = _intervals(sums, lambda totals: statistic(totals)[..., None], seed, expand)
     return Estimate(value, low, high, len(rows))
 
 
@@ -226,7 +241,7 @@ def _rule_of_three(
 
 
 def _intervals(
-    sums: Floats, statistic: Callable[[Floats], Floats], seed: int
+    sums: Floats, statistic: Callable[[Floats], Floats], seed: int, expand: bool
 ) -> list[tuple[float | None, float | None]]:
     """BCa intervals of M functions of totals.
 
@@ -234,6 +249,7 @@ def _intervals(
         sums: [C, K], of every cluster.
         statistic: totals [..., K] to values [..., M].
         seed: of the resampling.
+        expand: see `means`.
     """
     # Sorted, so that an interval depends neither on the order of rows nor on names of clusters.
     sums = sums[np.lexsort(sums.T[::-1])]
@@ -251,7 +267,7 @@ def _intervals(
     resampled = statistic(_resampled(sums, number, seed))
     without_one = statistic(totals - sums)
     return [
-        _bca(resampled[:, m], float(value[m]), without_one[:, m], number)
+        _bca(resampled[:, m], float(value[m]), without_one[:, m], number, expand)
         for m in range(resampled.shape[1])
     ]
 
@@ -288,7 +304,7 @@ def _resampled(sums: Floats, number: Floats, seed: int) -> Floats:
 
 
 def _bca(
-    resampled: Floats, value: float, without_one: Floats, number: Floats
+    resampled: Floats, value: float, without_one: Floats, number: Floats, expand: bool
 ) -> tuple[float | None, float | None]:
     """The BCa interval of one statistic.
 
@@ -297,8 +313,9 @@ def _bca(
         value: of all clusters.
         without_one: [kinds], the statistic without one cluster of a kind.
         number: [kinds], how many clusters are such.
+        expand: see `means`.
     """
-    from scipy.special import ndtr, ndtri
+    from scipy.special import ndtr, ndtri, stdtrit
 
     if not (np.isfinite(resampled).all() and np.isfinite(without_one).all()):
         return None, None
@@ -311,7 +328,14 @@ def _bca(
     if not 0 < below < 1 or spread == 0:
         return None, None
     acceleration = float(number @ influence**3) / (6 * spread**1.5)
-    shift = ndtri(below) + ndtri([(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    clusters = float(number.sum())
+    upper = (1 + CONFIDENCE) / 2
+    reach = (
+        stdtrit(clusters - 1, upper) * math.sqrt(clusters / (clusters - 1))
+        if expand
+        else ndtri(upper)
+    )
+    shift = ndtri(below) + np.array([-reach, reach])
     levels = ndtr(ndtri(below) + shift / (1 - acceleration * shift))
     low, high = np.quantile(resampled, levels)
     return float(low), float(high)
