@@ -30,16 +30,22 @@ def by_label(*rows: Row, **options: Any) -> dict[str, JudgeNoise]:
 
 
 def test_the_share_is_the_variance_among_votes_over_that_of_all_votes() -> None:
-    found = by_label(voted("a", 4, 4), voted("b", 0, 4), voted("c", 2, 4), voted("d", 3, 4))
+    ayes = {"a": 4, "b": 0, "c": 2, "d": 3}
+    found = by_label(*[voted(f"{name}{n}", ayes[name], 4) for name in ayes for n in range(5)])
     noise = found["identifies_misconception"]
-    assert (noise.n, noise.votes) == (4, 4)
+    assert (noise.n, noise.votes) == (20, 4)
     # p(1 - p): 0, 0, 1/4, 3/16; mean 7/64; unbiased times 4/3: 7/48. All votes: 9 of 16 say yes.
     within, total = 7 / 48, 9 / 16 * 7 / 16
     assert noise.share is not None
     assert noise.share.value == pytest.approx(within / total)
     assert noise.share_of_mean == pytest.approx((within / 4) / (total - within + within / 4))
     assert noise.share.low is not None
-    assert noise.share.low < noise.share.value
+    assert noise.share.high is not None
+    assert noise.share.low < noise.share.value < noise.share.high
+    # Of four answers, some resamples hold one four times, and then nothing varies.
+    few = by_label(*[voted(name, yes, 4) for name, yes in ayes.items()])["focus"].share
+    assert few is not None
+    assert (few.value, few.low) == (pytest.approx(within / total), None)
 
 
 def test_it_is_one_minus_fleiss_kappa() -> None:

@@ -94,7 +94,8 @@ def judge_noise(
         share = of_totals(totals, _share, clusters, expand=True, seed=seed)
         of_mean = None
         if share is not None:
-            of_mean = (share.value / k) / (1 - share.value + share.value / k)
+            one = min(1.0, share.value)  # above 1 by chance: then answers do not differ at all
+            of_mean = (one / k) / (1 - one + one / k)
         found.append(JudgeNoise(label, len(totals), k, share, of_mean))
     return found
 

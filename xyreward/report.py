@@ -230,10 +230,11 @@ def _published_line(published: Mapping[str, Any], judge: str | None) -> str:
         f"published in the paper of {plain(published['source'])}, judge {plain(published['judge'])}"
     )
     if beside_of_report(published):
+        yours = f"yours is {code(judge)}" if judge else "here nothing was judged"
         return (
-            f"Published range: over five models (picking: six) on {plain(published['beside'])}, {by}; "
-            f"your judge is {code(judge)}, and figures of two judges differ by more than their "
-            "intervals unless the judges were checked against each other."
+            f"Published range: over models (five; picking: six) on {plain(published['beside'])}, "
+            f"{by}; {yours}. "
+            "Figures of different judges compare only as far as the judges were found to agree."
         )
     titles = {metric.key: metric.title for metric in METRICS}
     ranges: dict[str, list[str]] = {}
