@@ -129,7 +129,7 @@ def to_markdown(report: Mapping[str, Any]) -> str:
             if report["judge"]
             else ""
         )
-        + "Brackets are 95 % intervals over clusters of items (BCa bootstrap)"
+        + "Brackets are 95 % intervals over clusters of items (BCa bootstrap, expanded for few clusters)"
         + ("; changes are paired by item." if two else "."),
         "",
         "; ".join(
