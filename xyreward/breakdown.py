@@ -134,6 +134,9 @@ def failure_rates(evaluation: Evaluation, *, seed: int = 0) -> list[FailureRates
     def judged(row: Row, yes: bool) -> float | None:
         return float(yes) if row.verdict or row.failure else None
 
+    def refused(row: Row) -> bool:
+        return row.failure is not None and row.failure["kind"] == "refused"
+
     found = []
     kinds: tuple[ItemKind, ...] = ("xy", "control")
     for kind in kinds:
@@ -141,10 +144,7 @@ def failure_rates(evaluation: Evaluation, *, seed: int = 0) -> list[FailureRates
         failed, abstained = means(
             [
                 Column([judged(r, r.failure is not None) for r in rows], (0, 1)),
-                Column(
-                    [judged(r, bool(r.failure) and r.failure["kind"] == "refused") for r in rows],  # type: ignore[index]
-                    (0, 1),
-                ),
+                Column([judged(r, refused(r)) for r in rows], (0, 1)),
             ],
             [row.cluster for row in rows],
             expand=True,
