@@ -23,18 +23,20 @@ DEFAULT = Path(__file__).parent.parent / "configs/dpo/quickstart.yaml"
 
 def main() -> None:
     recipe.use_huge_pages()
-    config, arguments = parse_arguments(DPORecipe, DEFAULT)
+    config, arguments = parse_arguments(DPORecipe, DEFAULT, others=recipe.wrong_training)
+    recipe.say_hello()
     for one, its_arguments in recipe.rounds(config, arguments):
         train(one, its_arguments)
 
 
 def train(config: DPORecipe, arguments: Arguments) -> None:
     # Configuration, judges, data, answers and run folder are checked before the policy is loaded.
-    settings, lora = recipe.dpo_settings(config, arguments.path)
+    settings, lora = recipe.dpo_settings(config, arguments.places)
     data = recipe.load_data(config)
     prepared = TrainingPairs(config, data)
     if arguments.dry_run:
-        recipe.print_estimate(config, data, times=config.rounds + 1, pairs=prepared.estimate())
+        plan = prepared.plan(settings)
+        recipe.print_estimate(config, data, config.rounds + 1, prepared.estimate(), plan)
         return
     run = recipe.Run(config, arguments)
 
@@ -48,6 +50,8 @@ def train(config: DPORecipe, arguments: Arguments) -> None:
     run.say(
         f"{len(pairs.pairs)} pairs; {len(data.held_out)} held-out items; run in {run.folder.path}"
     )
+    for warning in recipe.control_warnings(config, data, pairs):
+        run.say(f"== warning: {warning}")
     for warning in audit.warnings:
         run.say(f"== the pairs' audit: {warning}")
 

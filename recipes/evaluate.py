@@ -18,6 +18,7 @@ DEFAULT = Path(__file__).parent.parent / "configs/evaluate/quickstart.yaml"
 def main() -> None:
     recipe.use_huge_pages()
     config, arguments = parse_arguments(EvaluateRecipe, DEFAULT)
+    recipe.say_hello()
     recipe.check_before_evaluation(config)
     data = recipe.load_data(config)
     if arguments.dry_run:
@@ -25,6 +26,8 @@ def main() -> None:
         return
     run = recipe.Run(config, arguments)
     facts = run.record_data(data)
+    for warning in recipe.control_warnings(config, data):
+        run.say(f"== warning: {warning}")
     run.finish(run.evaluate("evaluation", run.load_policy(), data), None, facts)
 
 

@@ -1,4 +1,5 @@
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ from xyreward.config import (
     Arguments,
     DPORecipe,
     EvaluateRecipe,
+    Places,
     check_keys,
     check_limits,
     dump_yaml,
@@ -164,7 +166,7 @@ def test_a_wrong_value_is_an_error_with_place_and_what_was_found(
 
 def test_an_empty_output_folder_is_an_error(file: Path) -> None:
     assert refused(file, "", 'output_dir=""') == (
-        f"{file}: output_dir: String should have at least 1 character (found '')"
+        "command line: output_dir: String should have at least 1 character (found '')"
     )
 
 
@@ -335,7 +337,7 @@ def test_a_set_that_cannot_be_is_named(file: Path, override: str, message: str) 
 
 def test_a_misspelt_key_of_set_is_an_error_like_one_in_the_file(file: Path) -> None:
     message = refused(file, "", "evaluation.batch=4")
-    assert message == f"{file}: evaluation.batch: unknown key; did you mean 'batch_size'?"
+    assert message == "command line: evaluation.batch: unknown key; did you mean 'batch_size'?"
 
 
 # ---------------------------------------------------------------- command line
@@ -357,6 +359,31 @@ def test_the_command_line_names_file_model_folder_and_overrides(tmp_path: Path) 
     assert (config.policy.model, config.output_dir, config.seed) == ("m", "o", 2)
     assert config.evaluation.parts == ()
     assert config.dpo == {"beta": 1}
+
+
+def test_what_the_command_line_gave_is_told_as_its_and_not_as_the_file_s(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("output_dir: runs/x\nsead: 1\ndpo: {lerning_rate: 1, beta: 2}\n")
+    arguments = ["--config", str(file), "--set", "evaluation.limit=-1", "--set", "dpo.gamma=1"]
+
+    def others(found: Mapping[str, Any], places: Places) -> list[str]:
+        return [f"{places.of(f'dpo.{key}')}: {key}" for key in found["dpo"]]
+
+    with pytest.raises(ConfigError) as caught:
+        parse_arguments(DPORecipe, file, [*arguments, "--output-dir", ""], others=others)
+    assert [line.split(" (found")[0] for line in str(caught.value).splitlines()] == [
+        "--set: evaluation.limit: Input should be greater than 0",
+        "--output-dir: output_dir: String should have at least 1 character",
+        f"{file}: sead: unknown key; did you mean 'seed'?",
+        f"{file}: lerning_rate",
+        f"{file}: beta",
+        "--set: gamma",
+    ]
+    section = {"beta": 1, "gamma": {"inner": 1}}
+    places = Places(file, {"dpo.gamma.inner": "--set"})
+    with pytest.raises(ConfigError) as caught:
+        check_keys(places, "dpo", section, Trainer, {})
+    assert [line.split(": ")[0] for line in str(caught.value).splitlines()] == [str(file), "--set"]
 
 
 @pytest.mark.parametrize("name", ["2026", "a #1", "null", "x: y", "[a]", "C:\\runs\\a", "", "ä"])

@@ -42,10 +42,11 @@ def test_the_share_is_the_variance_among_votes_over_that_of_all_votes() -> None:
     assert noise.share.low is not None
     assert noise.share.high is not None
     assert noise.share.low < noise.share.value < noise.share.high
-    # Of four answers, some resamples hold one four times, and then nothing varies.
-    few = by_label(*[voted(name, yes, 4) for name, yes in ayes.items()])["focus"].share
+    # Of two answers, a quarter of resamples hold "a" twice, and then nothing varies.
+    few = by_label(voted("a", 4, 4), voted("c", 2, 4))["focus"].share
     assert few is not None
-    assert (few.value, few.low) == (pytest.approx(within / total), None)
+    assert few.value == pytest.approx((1 / 8 * 4 / 3) / (6 / 8 * 2 / 8))
+    assert (few.low, few.why) == (None, "too few rows decide it")
 
 
 def test_it_is_one_minus_fleiss_kappa() -> None:

@@ -3,7 +3,11 @@
 import gc
 import io
 import json
+import os
 import runpy
+import shlex
+import subprocess
+import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,7 +25,9 @@ from xyreward.config import (
     EvaluationConfig,
     ItemsConfig,
     PairsConfig,
+    Places,
     load_config,
+    parse_arguments,
 )
 from xyreward.errors import ConfigError, DataError, LeakError, MissingDependency, RunFolderError
 from xyreward.evaluation import Evaluation, Row
@@ -116,6 +122,87 @@ def test_a_configuration_that_cannot_work_is_refused_before_a_model_is_loaded(
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_all_mistakes_of_a_configuration_are_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    wrong = {"lerning_rate": 1, "beta": 0, "seed": 1, "loss_type": "sigmod"}
+    file.write_text(json.dumps({"output_dir": "x", "sead": 1, "dpo": wrong, "lora": {"rank": 1}}))
+    arguments = ["--config", str(file), "--set", "dpo.max_length=1"]
+    expected = [
+        f"{file}: sead: unknown key",
+        f"{file}: dpo.lerning_rate: DPOConfig has no such field; did you mean 'learning_rate'?",
+        f"{file}: dpo.seed: is set by the recipe",
+        f"{file}: lora.rank: LoraConfig has no such field",
+        f"{file}: dpo.beta: is 0, expected in (0, inf)",
+        "--set: dpo.max_length: is 1, expected in [2, inf)",
+        f"{file}: dpo.loss_type: is 'sigmod', expected some of",
+    ]
+    with pytest.raises(ConfigError) as caught:
+        parse_arguments(DPORecipe, file, arguments, others=recipe.wrong_training)
+    lines = str(caught.value).splitlines()
+    assert [line.startswith(e) for line, e in zip(lines, expected, strict=True)] == [True] * 7
+    # And where nothing of ours is wrong, all of theirs.
+    file.write_text(json.dumps({"output_dir": "x", "dpo": wrong, "lora": {"rank": 1}}))
+    given, told = parse_arguments(DPORecipe, file, arguments, others=recipe.wrong_training)
+    with pytest.raises(ConfigError) as caught:
+        recipe.dpo_settings(given, told.places)
+    assert str(caught.value).splitlines() == lines[1:]
+
+
+@pytest.mark.parametrize("section", [None, 3, [1], "dpo"])
+def test_sections_that_are_no_sections_are_left_to_whoever_tells_that(section: Any) -> None:
+    assert recipe.wrong_training({"dpo": section, "lora": section}, Places("c.yaml")) == []
+
+
+INTERRUPTED = """
+import signal, sys
+from pathlib import Path
+from xyreward import recipe, runs
+from xyreward.config import EvaluateRecipe
+with recipe.plain_errors():
+    if sys.argv[2:]:
+        config = EvaluateRecipe(output_dir=sys.argv[1])
+        folder = runs.RunFolder.open(config, sys.argv[1], resume=False)
+        recipe._begun.append(folder)
+        for name in sys.argv[2:]:
+            (folder.path / name).write_text("x")
+    signal.raise_signal(signal.SIGINT)
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ([], "Interrupted before anything was computed. Begin again with: "),
+        (["data.json"], "Interrupted before anything was computed. Begin again with: "),
+        (["before.unfinished.jsonl"], "{run} keeps before.unfinished.jsonl. Go on with: "),
+        (["before.jsonl", "log.jsonl"], "{run} keeps before.jsonl, log.jsonl. Go on with: "),
+    ],
+)
+def test_ctrl_c_says_on_one_line_what_is_kept_and_how_to_go_on(
+    tmp_path: Path, files: list[str], said: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(INTERRUPTED)
+    run = tmp_path / "a run"
+    done = subprocess.run(
+        [sys.executable, script, run, *files], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 130
+    command = [sys.executable, str(script), str(run), *files]
+    resume = ["--resume"] if files and files != ["data.json"] else []
+    assert said.format(run=run) in done.stderr
+    assert done.stderr.strip().endswith(shlex.join([*command, *resume]))
+    assert len(done.stderr.strip().splitlines()) == 1
+    of_many = subprocess.run(
+        [sys.executable, script, tmp_path / "b", *files],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "WORLD_SIZE": "2", "RANK": "1"},
+    )
+    assert (of_many.returncode, of_many.stderr) == (130, "")
 
 
 def test_settings_that_work_pass_the_rehearsal_and_show_nothing_of_it(
@@ -727,3 +814,73 @@ def test_a_dry_run_of_rounds_tells_what_all_of_them_would_take(
     said = capsys.readouterr().out
     assert "pairs of 48 answers, judged by local: makes no calls" in said
     assert not (tmp_path / "run").exists()
+
+
+# ---------------------------------------------------------------- what is told before
+
+
+def xy_only(tmp_path: Path, tiny: str, **changes: Any) -> DPORecipe:
+    changes = {"evaluation": {"limit": 2}, **changes}
+    return config(tmp_path, tiny, items=[{"source": "mini", "kinds": ["xy"]}], **changes)
+
+
+def test_items_without_controls_are_warned_of_with_what_to_add(tmp_path: Path, tiny: str) -> None:
+    pairs = {"rule": {"rejected_kinds": ["literal"]}, "control_share": 0.27}
+    wanted = xy_only(tmp_path, tiny, pairs=pairs)
+    data = recipe.load_data(wanted)
+    training, headline = recipe.control_warnings(wanted, data)
+    assert training.startswith("control_share 0.27 asked, 0 controls there: ")
+    assert "add {source: mini, kinds: [control]} to items" in training
+    assert headline.startswith("no controls among the held-out items, so there will be no headline")
+    none = xy_only(tmp_path, tiny, pairs={"control_share": 0.0}, evaluation={"parts": []})
+    assert recipe.control_warnings(none, data) == []
+    both = config(tmp_path, tiny, evaluation={"limit": 2})
+    data = recipe.load_data(both)
+    assert recipe.control_warnings(both, data) == []
+    few = training_pairs.make_pairs(none, data)
+    (warning,) = recipe.control_warnings(both, data, few)
+    assert warning.startswith("control_share 0.25 asked, 0.00 of the pairs are of controls")
+
+
+def test_a_dry_run_tells_items_pairs_steps_and_the_folder(
+    tmp_path: Path, tiny: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dpo = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    wanted = config(tmp_path, tiny, dpo=dpo)
+    settings, _ = recipe.dpo_settings(wanted, PATH)
+    data = recipe.load_data(wanted)
+    prepared = training_pairs.TrainingPairs(wanted, data)
+    recipe.print_estimate(wanted, data, 2, prepared.estimate(), prepared.plan(settings))
+    said = capsys.readouterr().out
+    assert "144 train items: 97 with a hidden goal, 47 controls\n" in said
+    assert "36 dev items: 24 with a hidden goal, 12 controls\n" in said
+    assert "4 held-out items (test): 2 with a hidden goal, 2 controls\n" in said
+    assert "6 pairs, 33% from controls" in said or "6 pairs, 17% from controls" in said
+    assert f"run folder: {tmp_path / 'run'}\n" in said
+    assert "warning" not in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "pairs"),
+    [
+        ({}, 6),
+        ({"per_device_train_batch_size": 4}, 6),
+        ({"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4}, 6),
+        ({"num_train_epochs": 2.5, "per_device_train_batch_size": 2}, 6),
+        ({"max_steps": 3}, 6),
+    ],
+)
+def test_the_planned_steps_are_those_of_the_trainer(
+    tmp_path: Path, tiny: str, changes: dict[str, Any], pairs: int
+) -> None:
+    wanted = config(tmp_path, tiny, dpo={"num_train_epochs": 1, **changes, "max_length": 2048})
+    settings, lora = recipe.dpo_settings(wanted, PATH)
+    data = recipe.load_data(wanted)
+    made = training_pairs.make_pairs(wanted, data)
+    assert len(made.pairs) == pairs
+    run = recipe.Run(wanted, Arguments(PATH, resume=False))
+    policy = run.load_policy(trainable=True)
+    trainer = trainer_of(run, policy, made, settings, lora)
+    trainer.train()
+    assert recipe.planned_steps(settings, pairs).startswith(f"{trainer.state.global_step} steps")

@@ -29,7 +29,10 @@ def launch(recipe: str, *arguments: str, processes: int = 1) -> subprocess.Compl
 
 
 def command(recipe: str, *arguments: str, processes: int = 1) -> list[str]:
-    if processes == 1:
+    if processes == 0:  # as the Makefile does
+        quiet = ["--quiet", "--config_file", "configs/accelerate/one_process.yaml"]
+        start = [str(BIN / "accelerate"), "launch", *quiet]
+    elif processes == 1:
         start = [str(BIN / "accelerate"), "launch"]
     else:  # `accelerate launch --cpu --num_processes 2` would silently run one
         start = [str(BIN / "torchrun"), "--standalone", f"--nproc_per_node={processes}"]
@@ -70,6 +73,7 @@ def finished(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     path = config(folder, tiny)
     done = launch("dpo", "--config", path)
     assert done.returncode == 0, done.stderr[-3000:]
+    assert "is_gradient_checkpointing" not in done.stderr
     return folder / "run", path, done.stdout
 
 
@@ -87,6 +91,31 @@ def test_the_run_folder_explains_itself(finished: tuple[Path, str, str]) -> None
     facts = json.loads((run / "data.json").read_text())
     assert facts["pairs from controls"] == "25%"
     assert str(Path.home()) not in (run / "environment.json").read_text()
+
+
+def test_what_is_beside_the_trained_policy_names_no_folder_and_has_the_report(
+    finished: tuple[Path, str, str],
+) -> None:
+    run, _, _ = finished
+    (checkpoint, *_) = (run / "checkpoints").glob("checkpoint-*")
+    assert not (run / "checkpoints/README.md").exists()
+    for folder in (run / "adapter", checkpoint):
+        card = (folder / "README.md").read_text()
+        assert str(run.parent) not in card
+        assert "Model Card for Model ID" not in card
+        assert "- 8 pairs of 8 items, 25% from controls" in card
+    for file in (run / "adapter").iterdir():
+        assert str(run.parent).encode() not in file.read_bytes(), file.name
+    card = (run / "adapter/README.md").read_text()
+    table = (run / "report.md").read_text().partition("Headline")[2].partition("## Facts")[0]
+    assert table.strip() in card
+    assert "- steps: 4" in card
+
+
+def test_its_log_has_no_noise_of_other_libraries(finished: tuple[Path, str, str]) -> None:
+    _, _, printed = finished
+    assert "evaluation evaluation" not in printed
+    assert printed.startswith("== loading PyTorch and checking the configuration\n")
 
 
 def test_no_held_out_item_was_trained_on(finished: tuple[Path, str, str]) -> None:
@@ -171,10 +200,14 @@ def test_a_killed_run_is_resumed_and_ends_where_it_would_have(
 
 def test_a_misspelt_key_names_file_and_key_and_starts_nothing(tiny: str, tmp_path: Path) -> None:
     path = config(tmp_path, tiny, dpo={"lerning_rate": 1e-4})
-    done = launch("dpo", "--config", path)
+    done = launch("dpo", "--config", path, processes=0)
     assert done.returncode != 0
-    assert f"{path}: dpo.lerning_rate: DPOConfig has no such field" in done.stderr
-    assert "did you mean 'learning_rate'?" in done.stderr
+    # And nothing else: neither accelerate's warning before it nor its traceback after it.
+    assert done.stderr == (
+        f"ConfigError: {path}: dpo.lerning_rate: DPOConfig has no such field; did you mean "
+        "'learning_rate'?\n"
+    )
+    assert done.stdout == "== loading PyTorch and checking the configuration\n"
     assert not (tmp_path / "run").exists()
 
 

@@ -4,6 +4,7 @@ import json
 import re
 import unicodedata
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from xyreward.config import PARTS
 from xyreward.evaluation import Evaluation, Row
 from xyreward.markdown import printable
 from xyreward.policy import LogProb
-from xyreward.report import build_report, to_json, to_markdown
+from xyreward.report import EXPLAINED, build_report, to_json, to_markdown
 from xyreward.verdict import JudgeFailure, Labels
 
 GOAL = Labels(False, True, "intended", True)
@@ -51,6 +52,36 @@ def rows(tuned: bool) -> list[Row]:
 
 def evaluation(tuned: bool, *more: Row) -> Evaluation:
     return Evaluation("p", (*rows(tuned), *more), "local", "local-1-abc", PARTS)
+
+
+def test_every_row_and_column_is_explained_with_its_direction() -> None:
+    page = (Path(__file__).parent.parent / "docs/report.md").read_text("utf-8")
+    report = build_report(evaluation(False), evaluation(True))
+    printed = to_markdown(report)
+    assert EXPLAINED in printed
+    rows_of_table = [ln.split("|")[1].strip() for ln in printed.splitlines() if ln[:2] == "| "]
+    header = next(ln for ln in printed.splitlines() if ln.startswith("| | n | moved"))
+    wanted = [r for r in rows_of_table if r and "**" not in r]
+    assert len(wanted) == 23 + 2
+    for row in wanted:
+        assert f"| {row} |" in page or f"*{row}*" in page, row
+    for column in header.split("|")[3:-1]:
+        assert f"| {column.strip()} |" in page, column
+
+
+def test_why_there_is_no_interval_and_what_three_counts_mean_is_said() -> None:
+    before, after = evaluation(False), evaluation(True)
+    page = to_markdown(build_report(before, after))
+    assert "[no interval: 12 all alike]" in page  # the length of 12 equal answers
+    assert "Where n is three numbers" not in page
+    neither = replace(after.rows[0], verdict=asdict(Labels(False, False, "neither", False)))
+    page = to_markdown(build_report(before, replace(after, rows=(neither, *after.rows[1:]))))
+    assert "| focus stated, of the paper's three, % | 8 / 7 / 7 |" in page
+    assert "Where n is three numbers: measured before / after / both times" in page
+    alone = replace(before, rows=before.rows[:1])
+    page = to_markdown(build_report(alone))
+    assert "[no interval: one cluster]" in page
+    assert "no controls; add {source: mini, kinds: [control]} to items" in page
 
 
 def test_every_number_of_the_table_has_an_interval() -> None:
@@ -117,8 +148,8 @@ def test_text_from_data_does_not_reach_the_page_but_as_code(hostile: str) -> Non
     )
     report["notes"].append(hostile)
     page = to_markdown(report)
-    # policies, judge, rubric, source, key and value, a note
-    assert page.count("alert(1)") == 8 * hostile.count("alert(1)")
+    # policies, judge, rubric, source, key and value, a note; judge and rubric again as what no record covers
+    assert page.count("alert(1)") == 10 * hostile.count("alert(1)")
     outside = re.sub("`[^`\n]*`", "", page)  # what Markdown reads as text
     assert "alert" not in outside
     assert "evil" not in outside
@@ -146,7 +177,18 @@ def test_the_json_is_strict_and_holds_what_the_page_shows() -> None:
     report = build_report(evaluation(False), evaluation(True), facts={"seed": 0})
     assert json.loads(to_json(report)) == json.loads(json.dumps(report))
     assert report["judge"] == "local"
-    assert report["facts"] == {"seed": 0}
+    assert report["facts"]["seed"] == 0
+
+
+def test_the_report_says_which_record_covers_its_judge_or_that_none_does() -> None:
+    report = build_report(evaluation(False))
+    told = report["facts"]["judge against people"]
+    assert told.startswith(
+        "no calibration record covers local (local-1-abc); there are records of "
+    )
+    assert told in to_markdown(report)
+    without = replace(evaluation(False), judge=None, rubric_version=None)
+    assert build_report(without)["facts"] == {}
 
 
 def test_a_report_of_the_same_rows_has_the_same_bytes() -> None:

@@ -410,3 +410,28 @@ def test_the_paired_interval_covers_the_true_change_in_about_95_of_100_studies(
         covered += low <= 0.3 <= high
     # 95 % of 200 is 190, with a standard deviation of 3.1.
     assert 180 <= covered <= 198
+
+
+def test_values_that_are_all_but_equal_are_as_uncertain_as_equal_ones() -> None:
+    """A level of 0.00 [0.00, 0.00] beside its change of +0.00 [-0.45, +0.45] would be two stories."""
+    equal, nearly = mean([0.0] * 5, bounds=(0, 1)), mean([0, 0, 0.001, 0, 0.002], bounds=(0, 1))
+    assert equal is not None
+    assert nearly is not None
+    assert nearly.low == pytest.approx(0.0, abs=1e-3)
+    assert nearly.high == pytest.approx(equal.high, abs=1e-3)
+    many = mean([0.0] * 50_000 + [0.001] * 50_000, bounds=(0, 1))
+    assert many is not None
+    assert many.high == pytest.approx(0.0005, abs=1e-4)  # of so many the rule of three says little
+    wide = [0.0, 0.2, 0.4, 0.1, 0.3]
+    assert mean(wide, bounds=(0, 1)) == mean(wide)
+
+
+def test_why_there_is_no_interval() -> None:
+    cases = {"one cluster": [1.0], "all alike": [2.5, 2.5], "not finite": [1.0, float("nan")]}
+    for why, values in cases.items():
+        found = mean(values)
+        assert found is not None
+        assert (found.low, found.why) == (None, why)
+    found = mean([1.0, 2.0])
+    assert found is not None
+    assert found.why == ""

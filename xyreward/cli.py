@@ -1,7 +1,9 @@
-"""The command line: `xyreward score | pairs | attack | judge | store`.
+"""The command line: `xyreward score | pairs | agree | annotate | attack | judge | store`.
 
     xyreward score answers.jsonl --items mini --judge anthropic --out verdicts.jsonl --dry-run
     xyreward pairs --items mini --out pairs/mini
+    xyreward annotate answers.jsonl --items mini --out sheet.html
+    xyreward agree labels.jsonl verdicts.jsonl --record
     xyreward attack --judge local
     xyreward judge check anthropic:claude-sonnet-5-5
     xyreward judge compare local anthropic
@@ -28,6 +30,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
+from xyreward.cli_agree import agree, annotate
 from xyreward.cli_pairs import pairs
 from xyreward.errors import JudgeError, StoreError, XYRewardError, printable
 
@@ -150,6 +153,7 @@ def score(
     options: Mapping[str, Any],
 ) -> None:
     """Score a file of answers. Goes on where an interrupted run of the same command stopped."""
+    from xyreward.calibrate import covered_by
     from xyreward.judges import load_judge, options_of
     from xyreward.judges.asking import run_of_environment
     from xyreward.judges.panel import model_judges
@@ -191,6 +195,7 @@ def score(
     if report.resumed:
         _say(f"{report.resumed} of them by an earlier run")
     _say_bill(model_judges(chosen))
+    _say(covered_by(chosen.name, chosen.rubric_version, grounded=file.bare < file.rows))
     if report.failed:
         kinds = ", ".join(f"{kind} {n}" for kind, n in report.failed.most_common())
         text = f"without a verdict: {report.failed.total()} ({kinds}); their reward is null"
@@ -260,6 +265,8 @@ def attack(
 
 
 app.command()(_judge_options()(pairs))
+app.command()(_judge_options()(agree))
+app.command()(annotate)
 
 
 # ---------------------------------------------------------------- judges
@@ -529,7 +536,8 @@ def _bar(total: int, judges: Sequence[Judge | ModelAsker]) -> Iterator[Callable[
             bar.close()
 
 
-def _say_bill(judges: Sequence[ModelAsker]) -> None:
+def _say_bill(judges: Sequence[ModelAsker], say: Callable[[str], object] | None = None) -> None:
+    say = say or _say
     for one in judges:
         stats = one.stats
         text = f"{one.name}: {stats.calls} calls, {stats.from_store} from the store; US dollars: "
@@ -543,7 +551,7 @@ def _say_bill(judges: Sequence[ModelAsker]) -> None:
             text += (
                 f"; {100 * read / prompt:.0f} % of the prompts' tokens came from the prompt cache"
             )
-        _say(text)
+        say(text)
     for run, one in {one.run: one for one in judges}.items():
         spent = one.store.ledger.spent(run)
         text = (
@@ -551,7 +559,7 @@ def _say_bill(judges: Sequence[ModelAsker]) -> None:
         )
         if spent.possibly_usd:
             text += f", and possibly {spent.possibly_usd:.4f} for calls without a reply"
-        _say(text)
+        say(text)
 
 
 def _dollars(usd: float, unpriced: int) -> str:

@@ -4,7 +4,7 @@ Before a judge is changed or trusted, see what it makes of `mini`'s test items: 
 questions with a hidden goal, and the counter-test, controls where an answer that invents a goal must
 rank below the one that just answers.
 
-Not here: people's labels of your own answers (`calibrate.py` will have that), the report's form
+Not here: people's labels of your own answers (`agreement.py`, `xyreward agree`), the report's form
 (`cli.py` prints what `to_markdown` gives).
 """
 

@@ -18,7 +18,7 @@ import dataclasses
 import difflib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -323,6 +323,22 @@ S = TypeVar("S", bound=BaseModel)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Places:
+    """Where settings were given: in the file, or on the command line, which overrides it."""
+
+    path: str | Path
+    flags: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Key (`dpo.beta`) -> the argument that gave it (`--set`)."""
+
+    def of(self, key: str) -> str:
+        """The file, or the argument that gave the key, its section or a part of it."""
+        for given, flag in self.flags.items():
+            if key == given or key.startswith(f"{given}.") or given.startswith(f"{key}."):
+                return flag
+        return str(self.path)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Arguments:
     """A recipe's command line beside the configuration."""
 
@@ -332,12 +348,29 @@ class Arguments:
     before: Path | None = None
     """An evaluation of the same policy under the same settings, taken for that before training: what was
     after the round before."""
+    flags: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
+    """See `Places`."""
+
+    @property
+    def places(self) -> Places:
+        """Where settings were given, for messages."""
+        return Places(self.path, self.flags)
+
+
+Others = Callable[[Mapping[str, Any], Places], Sequence[str]]
+"""What is wrong with sections that other libraries check, as lines; called where pydantic found something."""
 
 
 def parse_arguments(
-    recipe: type[R], default: str | Path, argv: Sequence[str] | None = None
+    recipe: type[R],
+    default: str | Path,
+    argv: Sequence[str] | None = None,
+    others: Others | None = None,
 ) -> tuple[R, Arguments]:
     """Read a recipe's command line; `--help` lists what it takes.
+
+    Args:
+        others: see `load_config`.
 
     Raises:
         ConfigError: see `load_config`.
@@ -353,7 +386,7 @@ def parse_arguments(
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="check everything that needs no model, print what the judge would cost, and stop",
+        help="check everything that needs no model, print what the run would do and its judge cost, and stop",
     )
     parser.add_argument(
         "--skip-eval", action="store_true", help="same as --set evaluation.parts=[]"
@@ -367,37 +400,59 @@ def parse_arguments(
     )
     args = parser.parse_args(argv)
     overrides = list(args.set)
+    flags = {override.partition("=")[0]: "--set" for override in overrides}
     # As JSON, which is YAML: a folder called 2026 is no number, and `#` in a path starts no
     # comment.
     if args.model is not None:
         overrides.append(f"policy.model={json.dumps(args.model)}")
+        flags["policy.model"] = "--model"
     if args.output_dir is not None:
         overrides.append(f"output_dir={json.dumps(args.output_dir)}")
+        flags["output_dir"] = "--output-dir"
     if args.skip_eval:
         overrides.append("evaluation.parts=[]")
-    return load_config(recipe, args.config, overrides), Arguments(
-        args.config, args.resume, args.dry_run
+        flags["evaluation.parts"] = "--skip-eval"
+    return load_config(recipe, args.config, overrides, flags, others), Arguments(
+        args.config, args.resume, args.dry_run, flags=flags
     )
 
 
-def load_config(section: type[S], path: str | Path | None, overrides: Sequence[str] = ()) -> S:
+def load_config(
+    section: type[S],
+    path: str | Path | None,
+    overrides: Sequence[str] = (),
+    flags: Mapping[str, str] | None = None,
+    others: Others | None = None,
+) -> S:
     """Read, override and check a configuration. `path` None: overrides alone.
 
+    Args:
+        section: what it is of.
+        path: of the YAML file.
+        overrides: `key=value`, the value as YAML.
+        flags: key -> the argument that gave it, for messages. None: some argument did.
+        others: finds what is wrong with sections of other libraries, so that all problems are told at
+            once. Without problems of ours the caller asks for theirs.
+
     Raises:
-        ConfigError: no such file, not YAML, an unknown key, a wrong value; names file and key,
-        lists all.
+        ConfigError: no such file, not YAML, an unknown key, a wrong value; names file or argument and
+        key, lists all.
     """
     data = {} if path is None else _read(Path(path))
     for override in overrides:
         _override(data, override)
+    if flags is None:
+        flags = {override.partition("=")[0]: "command line" for override in overrides}
+    places = Places(path or "options", flags if path is not None else {})
     try:
         return section.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(_explain(section, str(path or "options"), error)) from None
+        found = [_explain(section, places, error), *(others(data, places) if others else ())]
+    raise ConfigError("\n".join(found))
 
 
 def check_keys(
-    path: str | Path,
+    path: str | Path | Places,
     section: str,
     given: Mapping[str, Any],
     target: type,
@@ -409,7 +464,7 @@ def check_keys(
     1.2, and a string that is not empty is true.
 
     Args:
-        path: of the configuration file, for messages.
+        path: of the configuration file, or where settings were given, for messages.
         section: its key in the configuration, for messages.
         given: what the section says.
         target: the dataclass, e.g. trl.DPOConfig.
@@ -418,20 +473,31 @@ def check_keys(
     Raises:
         ConfigError: unknown or reserved keys, values of another type than the field's; all of them.
     """
+    if problems := wrong_keys(path, section, given, target, reserved):
+        raise ConfigError("\n".join(problems))
+
+
+def wrong_keys(
+    path: str | Path | Places,
+    section: str,
+    given: Mapping[str, Any],
+    target: type,
+    reserved: Mapping[str, str],
+) -> list[str]:
+    """The lines of the error that `check_keys` raises; none where all is well."""
+    places = path if isinstance(path, Places) else Places(path)
     known = {f.name for f in dataclasses.fields(target) if f.init}
     hints = get_type_hints(target)
     problems = []
     for key, value in given.items():
+        where = f"{places.of(f'{section}.{key}')}: {section}.{key}"
         if key in reserved:
-            problems.append(f"{path}: {section}.{key}: is set by the recipe; {reserved[key]}")
+            problems.append(f"{where}: is set by the recipe; {reserved[key]}")
         elif key not in known:
-            problems.append(
-                f"{path}: {section}.{key}: {target.__name__} has no such field{_hint(key, known)}"
-            )
+            problems.append(f"{where}: {target.__name__} has no such field{_hint(str(key), known)}")
         elif expected := _mismatch(value, hints[key]):
-            problems.append(f"{path}: {section}.{key}: is {value!r:.80}, expected {expected}")
-    if problems:
-        raise ConfigError("\n".join(problems))
+            problems.append(f"{where}: is {value!r:.80}, expected {expected}")
+    return problems
 
 
 _PLAIN: Mapping[type, str] = {
@@ -478,7 +544,7 @@ def _mismatch(value: Any, hint: Any) -> str:
 
 
 def check_limits(
-    path: str | Path, section: str, given: Mapping[str, Any], limits: Mapping[str, str]
+    path: str | Path | Places, section: str, given: Mapping[str, Any], limits: Mapping[str, str]
 ) -> None:
     """Check numbers of a section against intervals, written as in mathematics: `[0, 1)`.
 
@@ -488,6 +554,15 @@ def check_limits(
     Raises:
         ConfigError: all values outside their intervals; nan is inside none.
     """
+    if problems := outside_limits(path, section, given, limits):
+        raise ConfigError("\n".join(problems))
+
+
+def outside_limits(
+    path: str | Path | Places, section: str, given: Mapping[str, Any], limits: Mapping[str, str]
+) -> list[str]:
+    """The lines of the error that `check_limits` raises; none where all is well."""
+    places = path if isinstance(path, Places) else Places(path)
     problems = []
     for key, interval in limits.items():
         value = given.get(key)
@@ -497,9 +572,10 @@ def check_limits(
         above = low < value or (interval[0] == "[" and value == low)
         below = value < high or (interval[-1] == "]" and value == high)
         if not (above and below):
-            problems.append(f"{path}: {section}.{key}: is {value}, expected in {interval}")
-    if problems:
-        raise ConfigError("\n".join(problems))
+            problems.append(
+                f"{places.of(f'{section}.{key}')}: {section}.{key}: is {value}, expected in {interval}"
+            )
+    return problems
 
 
 def _yaml() -> Any:
@@ -634,7 +710,7 @@ _SHAPES = {
 """pydantic's names of errors, in the words of a YAML file."""
 
 
-def _explain(recipe: type[BaseModel], path: str, error: ValidationError) -> str:
+def _explain(recipe: type[BaseModel], places: Places, error: ValidationError) -> str:
     problems = error.errors()
     lines = []
     for problem in problems:
@@ -643,9 +719,8 @@ def _explain(recipe: type[BaseModel], path: str, error: ValidationError) -> str:
             p["loc"][:-1][: len(loc)] == loc for p in problems
         ):
             continue  # pydantic counts only valid members; the invalid one has a line of its own
-        lines.append(
-            ": ".join([path, *filter(None, [".".join(map(str, loc))]), _problem(recipe, problem)])
-        )
+        key = ".".join(map(str, loc))
+        lines.append(": ".join([places.of(key), *filter(None, [key]), _problem(recipe, problem)]))
     return "\n".join(lines)
 
 

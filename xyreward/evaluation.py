@@ -18,12 +18,14 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial as partially
 from typing import Any
 
 from xyreward.config import PARTS, EvaluationPart
 from xyreward.items import AnswerKind, Item, ItemKind, Reference
 from xyreward.judges import Judge, load_judge
-from xyreward.policy import LogProb, Policy
+from xyreward.partial import Partial
+from xyreward.policy import Answer, LogProb, Policy
 from xyreward.reward import Reward
 from xyreward.scoring import Score, score
 from xyreward.stats import Column, Estimate, mean, means
@@ -163,6 +165,7 @@ def evaluate(
     max_new_tokens: int = 192,
     batch_size: int = 16,
     progress: Progress | None = None,
+    partial: Partial | None = None,
 ) -> Evaluation:
     """Measure a policy on held-out items.
 
@@ -173,6 +176,9 @@ def evaluate(
         parts: which measurements.
         clusters: item id -> cluster, for intervals; None: every item is its own.
         max_new_tokens, batch_size: of the generated answers.
+        partial: where finished batches are kept and taken from; the same policy, items and settings are
+            the caller's to see to (its `job`). Answers are judged together, and verdicts are kept when
+            all are there; failed ones are not, so that they are asked for again.
 
     Raises:
         JudgeError, MissingDependency: before anything is generated, if the judge cannot be loaded or
@@ -202,6 +208,8 @@ def evaluate(
             "verdicts on the two are not averaged, so evaluate them apart"
         )
 
+    kept = Partial() if partial is None else partial
+
     def tick(what: str, total: int) -> Callable[[int], object] | None:
         return (lambda done: progress(what, done, total)) if progress else None
 
@@ -211,16 +219,21 @@ def evaluate(
             max_new_tokens=max_new_tokens,
             batch_size=batch_size,
             progress=tick("writing", len(items)),
+            through=kept.step("writing", asdict, lambda found: Answer(**found)),
         )
-        texts = [answer.text for answer in answers]
-        scores: list[Score] = score(list(items), texts, judge=judged_by)
-        for item, answer, judged in zip(items, answers, scores, strict=True):
+        for item, answer in zip(items, answers, strict=True):
             rows[item.id].update(
-                answer=answer.text,
-                answer_tokens=answer.tokens,
-                truncated=answer.truncated,
-                **_judged(item, answer.text, judged),
+                answer=answer.text, answer_tokens=answer.tokens, truncated=answer.truncated
             )
+        texts = [answer.text for answer in answers]
+        judged = kept.whole(
+            "judging",
+            {"judge": judged_by.name, "rubric_version": judged_by.rubric_version},
+            partially(_all_judged, items, texts, judged_by),
+            lambda found: not any(one.get("failure") for one in found),
+        )
+        for item, verdict in zip(items, judged, strict=True):
+            rows[item.id].update(verdict)
 
     compared = [(item, *pair) for item in items if (pair := contrast(item))]
     for item, _, _ in compared:
@@ -231,6 +244,7 @@ def evaluate(
             prompts + prompts,
             [better.text for _, better, _ in compared] + [worse.text for _, _, worse in compared],
             progress=tick("preference", 2 * len(compared)),
+            through=kept.step("preference", asdict, lambda found: LogProb(**found)),
         )
         for i, (item, _, _) in enumerate(compared):
             # A policy that diverged gives NaN: not measured, and said so in `notes`.
@@ -240,7 +254,12 @@ def evaluate(
     if "picking" in parts:
         asked = [picking_prompt(item, better.text, worse.text) for item, better, worse in compared]
         asked += [picking_prompt(item, worse.text, better.text) for item, better, worse in compared]
-        logits = policy.option_logits(asked, OPTIONS, progress=tick("picking", len(asked)))
+        logits = policy.option_logits(
+            asked,
+            OPTIONS,
+            progress=tick("picking", len(asked)),
+            through=kept.step("picking", list, list),
+        )
         for i, (item, _, _) in enumerate(compared):
             gaps = [logits[j][0] - logits[j][1] for j in (i, i + len(compared))]
             if not all(math.isfinite(gap) for gap in gaps):
@@ -280,6 +299,13 @@ def picking_prompt(item: Item, a: str, b: str) -> list[dict[str, str]]:
 def _wins(gap: float) -> float:
     """1 for a positive difference, 0 for a negative one, ties half."""
     return 0.5 if gap == 0 else float(gap > 0)
+
+
+def _all_judged(
+    items: Sequence[Item], answers: Sequence[str], judge: Judge
+) -> list[dict[str, Any]]:
+    scores: list[Score] = score(list(items), list(answers), judge=judge)
+    return [_judged(*one) for one in zip(items, answers, scores, strict=True)]
 
 
 def _judged(item: Item, answer: str, judged: Score) -> dict[str, Any]:
@@ -611,7 +637,7 @@ class Headline:
     """
 
     value: float | None
-    """None: not to be had; `why` says so."""
+    """None: not to be had; `why` says so. It also says why there is no interval."""
     low: float | None = None
     high: float | None = None
     why: str = ""
@@ -706,9 +732,9 @@ def headline(evaluation: Evaluation, *, max_failure_rate: float = 0.05, seed: in
                 f"more than max_failure_rate={max_failure_rate:.1%}",
             )
     if not direct:
-        return Headline(None, why="n/a: no controls")
+        return Headline(None, why="n/a: no controls; add {source: mini, kinds: [control]} to items")
     if not served:
-        return Headline(None, why="n/a: no xy items")
+        return Headline(None, why="n/a: no items with a hidden goal (kind xy); add some to items")
     return _sum(
         _mean(served, evaluation, (0, 1), seed), _mean(direct, evaluation, (0, 1), seed), -1
     )
@@ -739,7 +765,7 @@ def _sum(first: Estimate | None, second: Estimate | None, offset: float) -> Head
         return Headline(None, why="n/a: no item was judged both times")
     value = first.value + second.value + offset
     if first.low is None or first.high is None or second.low is None or second.high is None:
-        return Headline(value)
+        return Headline(value, why=first.why or second.why)
     return Headline(
         value,
         value - math.hypot(first.value - first.low, second.value - second.low),

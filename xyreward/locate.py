@@ -82,12 +82,17 @@ def is_adapter(name: str, revision: str | None = None) -> bool:
         if (folder / "config.json").is_file():
             return False
         raise ConfigError(f"policy {name!r}: the folder has neither config.json nor {ADAPTER}")
-    if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name, re.ASCII):
+    if not is_hub_name(name):
         raise ConfigError(
             f"policy {name!r}: no such folder, and not a hub name (owner/name); "
             f"the embedded model is {POLICY_NAME!r}"
         )
     return ADAPTER in _look_up(name, revision).files
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether a name is of the form `owner/name`; a folder may be, too, and goes first."""
+    return re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name, re.ASCII) is not None
 
 
 def folder_of(name: str, revision: str | None = None) -> str:

@@ -10,6 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from xyreward.chat_tokenizer import ChatTokenizer, Messages, load_chat_tokenizer
 from xyreward.embedded import POLICY_NAME
 from xyreward.errors import ConfigError, MissingDependency
 from xyreward.locate import base_of_adapter, folder_of, is_adapter
+from xyreward.partial import Through, directly
 
 Progress = Callable[[int], object]
 """Called with the number of pieces of work just done."""
@@ -98,12 +100,14 @@ class Policy(ChatTokenizer):
         max_new_tokens: int,
         batch_size: int = 16,
         progress: Progress | None = None,
+        through: Through[Answer] = directly,
     ) -> list[Answer]:
         """Answer each prompt, greedily, so that the same model gives the same answers.
 
         Args:
             prompts: N conversations that end with the user's turn.
             max_new_tokens: an answer is cut there and marked `truncated`.
+            through: every batch goes through it, and may come from where it is kept; see `partial.py`.
 
         Returns:
             N answers, in order.
@@ -116,9 +120,8 @@ class Policy(ChatTokenizer):
             progress(0)
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
-            for i, answer in zip(
-                rows, self._generate([ids[i] for i in rows], max_new_tokens), strict=True
-            ):
+            batch = partial(self._generate, [ids[i] for i in rows], max_new_tokens)
+            for i, answer in zip(rows, through(rows, batch), strict=True):
                 answers[i] = answer
             if progress:
                 progress(len(rows))
@@ -207,14 +210,16 @@ class Policy(ChatTokenizer):
         answers: Sequence[str],
         *,
         progress: Progress | None = None,
+        through: Through[LogProb] = directly,
     ) -> list[LogProb]:
         """Log-probability of answers[i] given prompts[i], tokenised as TRL's DPOTrainer does.
+
+        Args:
+            through: see `answer`.
 
         Returns:
             N values, in order, float32.
         """
-        import torch
-
         sequences = [
             self.answer_ids(messages, answer)
             for messages, answer in zip(prompts, answers, strict=True)
@@ -224,21 +229,30 @@ class Policy(ChatTokenizer):
         if progress:
             progress(0)
         for rows in _batches([len(ids) for ids, _ in sequences]):
-            batch = [sequences[i][0] for i in rows]
-            first = min(sequences[i][1] for i in rows) - 1
-            logits = self._logits(batch, range(first, max(map(len, batch)) - 1))
-            with torch.inference_mode():
-                for r, i in enumerate(rows):
-                    ids, begin = sequences[i]
-                    # Row by row, so that the float32 copy of the logits is one answer long.
-                    predictions = logits[r, begin - 1 - first : len(ids) - 1 - first].float()
-                    targets = torch.tensor(ids[begin:], device=predictions.device).unsqueeze(1)
-                    chosen = predictions.gather(1, targets).squeeze(1)
-                    total = (chosen - predictions.logsumexp(1)).sum().item()
-                    results[i] = LogProb(total, len(ids) - begin)
+            batch = partial(self._log_probs, [sequences[i] for i in rows])
+            for i, value in zip(rows, through(rows, batch), strict=True):
+                results[i] = value
             if progress:
                 progress(len(rows))
         return [result for result in results if result is not None]
+
+    def _log_probs(self, sequences: Sequence[tuple[list[int], int]]) -> list[LogProb]:
+        """Of a batch: ids of prompt and answer, and where the answer begins."""
+        import torch
+
+        values = []
+        first = min(begin for _, begin in sequences) - 1
+        batch = [ids for ids, _ in sequences]
+        logits = self._logits(batch, range(first, max(map(len, batch)) - 1))
+        with torch.inference_mode():
+            for r, (ids, begin) in enumerate(sequences):
+                # Row by row, so that the float32 copy of the logits is one answer long.
+                predictions = logits[r, begin - 1 - first : len(ids) - 1 - first].float()
+                targets = torch.tensor(ids[begin:], device=predictions.device).unsqueeze(1)
+                chosen = predictions.gather(1, targets).squeeze(1)
+                total = (chosen - predictions.logsumexp(1)).sum().item()
+                values.append(LogProb(total, len(ids) - begin))
+        return values
 
     def option_logits(
         self,
@@ -246,8 +260,12 @@ class Policy(ChatTokenizer):
         options: Sequence[str],
         *,
         progress: Progress | None = None,
+        through: Through[list[float]] = directly,
     ) -> list[list[float]]:
         """Logits of one-token replies, e.g. options ("A", "B"), right after each prompt.
+
+        Args:
+            through: see `answer`.
 
         Returns:
             Shape (N, len(options)).
@@ -273,14 +291,20 @@ class Policy(ChatTokenizer):
         if progress:
             progress(0)
         for rows in _batches([len(sequence) for sequence in ids]):
-            last = [len(ids[i]) - 1 for i in rows]
-            kept = sorted(set(last))
-            logits = self._logits([ids[i] for i in rows], kept)
-            for r, i in enumerate(rows):
-                results[i] = logits[r, kept.index(last[r]), tokens].float().tolist()
+            batch = partial(self._option_logits, [ids[i] for i in rows], tokens)
+            for i, value in zip(rows, through(rows, batch), strict=True):
+                results[i] = value
             if progress:
                 progress(len(rows))
         return results
+
+    def _option_logits(
+        self, sequences: Sequence[list[int]], tokens: Sequence[int]
+    ) -> list[list[float]]:
+        last = [len(ids) - 1 for ids in sequences]
+        kept = sorted(set(last))
+        logits = self._logits(sequences, kept)
+        return [logits[r, kept.index(end), tokens].float().tolist() for r, end in enumerate(last)]
 
     def _logits(self, sequences: Sequence[Sequence[int]], positions: Sequence[int]) -> Any:
         """Logits at some positions, shape (B, len(positions), V).
@@ -371,6 +395,9 @@ def load_policy(
         with loading(name, folder), warnings.catch_warnings():
             warnings.filterwarnings("error", message="Found missing adapter keys")
             model = PeftModel.from_pretrained(model, folder, is_trainable=trainable)
+            for config in model.peft_config.values():
+                # A recipe's adapter names its base; peft looks for the base's files when it saves again.
+                config.base_model_name_or_path = base_folder
             if not trainable and dtype == "float32" and _is_lora(model):
                 # A sixth of the time of an evaluation. Sums of log-probabilities change by less than
                 # 2e-4 nats in float32; in bfloat16 small steps of training would be rounded away.

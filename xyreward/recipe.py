@@ -13,6 +13,8 @@ import importlib.util
 import json
 import math
 import os
+import shlex
+import signal
 import sys
 import time
 import warnings
@@ -29,10 +31,11 @@ from xyreward import report as reports
 from xyreward.config import (
     Arguments,
     DPORecipe,
+    Places,
     PolicyConfig,
     Recipe,
-    check_keys,
-    check_limits,
+    outside_limits,
+    wrong_keys,
 )
 from xyreward.embedded import POLICY_NAME
 from xyreward.errors import (
@@ -49,7 +52,7 @@ from xyreward.items import Item, items_hash
 from xyreward.judges import Judge, described, load_judge
 from xyreward.judges.model import ModelJudge
 from xyreward.locate import (
-    MARK,
+    Mark,
     fingerprint,
     is_adapter,
     mark_of_training,
@@ -57,17 +60,22 @@ from xyreward.locate import (
     trained_on,
 )
 from xyreward.markdown import printable
+from xyreward.model_card import CARD, add_report, model_card, write_card
 from xyreward.pairs import PairSet
 from xyreward.pairs.candidates import Candidate
 from xyreward.pairs.guards import TokenGuard
 from xyreward.pairs.sampling import sample
+from xyreward.partial import Partial
 from xyreward.policy import Policy, bf16_is_fast, default_device, load_policy
 from xyreward.rehearsal import culprits, rehearse
-from xyreward.runs import ROUND, RunFolder
+from xyreward.runs import PARTIAL_EVALUATION, ROUND, RunFolder
 from xyreward.sides import Sides, limited, load_sides
 from xyreward.splits import Splits
 
 T = TypeVar("T")
+
+Card = Callable[[Mapping[str, Any]], str]
+"""Facts to the text of a card."""
 
 SET_BY_RECIPE: Mapping[str, str] = {
     "output_dir": "use the top-level output_dir",
@@ -128,6 +136,12 @@ LORA_STARTS = (True, False, "gaussian", "eva", "orthogonal")
 """Values of `init_lora_weights` that leave the policy's own weights alone."""
 
 
+def say_hello() -> None:
+    """Tell at once that something goes on: importing takes a minute where a machine is busy."""
+    if os.environ.get("RANK", "0") == "0":
+        _tell("== loading PyTorch and checking the configuration")
+
+
 def use_huge_pages() -> None:
     """Let PyTorch put large CPU tensors on huge pages (Linux; elsewhere nothing reads the variable).
 
@@ -151,8 +165,20 @@ def plain_errors() -> Iterator[None]:
     if any(action == "error" for action, *_ in warnings.filters):
         for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning):
             warnings.filterwarnings("default", category=category)
+    # Between transformers and peft or TRL, at every start.
+    warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
     try:
         yield
+    except KeyboardInterrupt:
+        if os.environ.get("XYREWARD_TRACEBACK"):
+            raise
+        # Nothing is left to do, and a second Ctrl-C shall not spoil the line.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _close_bars()
+        if os.environ.get("RANK", "0") == "0":
+            with suppress(OSError):
+                print(f"\n{printable(how_to_go_on())}", file=sys.stderr, flush=True)  # noqa: T201
+        raise SystemExit(INTERRUPTED) from None
     except (XYRewardError, FileNotFoundError) as error:
         said = f"{type(error).__name__}: {error}"
         _end(said, error)
@@ -163,6 +189,35 @@ def plain_errors() -> Iterator[None]:
             f"{told(error)}. It is a warning that PYTHONWARNINGS or -W made an error; leave that out",
             error,
         )
+
+
+def _close_bars() -> None:
+    """Leave progress bars where they stand: at exit each would be drawn once more, below the last word."""
+    if (tqdm := getattr(sys.modules.get("tqdm"), "tqdm", None)) is not None:
+        for bar in list(getattr(tqdm, "_instances", ())):
+            bar.close()
+
+
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit status after Ctrl-C, as shells have it."""
+
+_begun: list[RunFolder] = []
+"""Folders that this process runs in, the first one first; of several rounds it is that of the whole."""
+
+
+def how_to_go_on() -> str:
+    """What a run that was interrupted keeps, and the command that goes on with it, on one line."""
+    kept = _begun[0].kept() if _begun else []
+    arguments = [a for a in sys.argv[1:] if a != "--resume"] + ["--resume"] * bool(kept)
+    python = Path(sys.executable)
+    with suppress(ValueError):
+        python = python.relative_to(Path.cwd())
+    command = shlex.join([str(python), sys.argv[0], *arguments])
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        command = "the same command" + " with --resume" * bool(kept)
+    if not kept:
+        return f"Interrupted before anything was computed. Begin again with: {command}"
+    return f"Interrupted. {_begun[0].path} keeps {', '.join(kept)}. Go on with: {command}"
 
 
 def _end(said: str, error: Exception) -> NoReturn:
@@ -247,13 +302,14 @@ def rounds(config: DPORecipe, arguments: Arguments) -> Iterator[tuple[DPORecipe,
     if config.rounds == 1 or arguments.dry_run:
         yield config, arguments
         return
-    dpo_settings(config, arguments.path)  # a mistake shows before there is a folder
+    dpo_settings(config, arguments.places)  # a mistake shows before there is a folder
     state = _state()
     top = RunFolder(Path(config.output_dir))
 
     def open_folder() -> None:
         nonlocal top
         top = RunFolder.open(config, config.output_dir, resume=arguments.resume)
+        _begun.append(RunFolder(top.path))
 
     _on_main(state, open_folder)
     policy, lora, before = config.policy, config.lora, None
@@ -358,6 +414,7 @@ class Run:
         self.folder = RunFolder.open(
             self.config, self.config.output_dir, resume=self.arguments.resume
         )
+        _begun.append(RunFolder(self.folder.path))  # without its lock
 
     def on_main(self, work: Callable[[], T]) -> T:
         """Let the first process do something and tell the others what came out, errors included.
@@ -518,7 +575,8 @@ class Run:
     def evaluate(self, name: str, policy: Policy, data: Data) -> Evaluation | None:
         """Evaluate on the held-out items and keep every answer in `<name>.jsonl`.
 
-        A resumed run reads the file instead. Processes share the items. None where evaluation is
+        A resumed run reads the file instead; where it is not there yet, it goes on after the last batch
+        that is kept. Processes share the items, and each keeps its own batches. None where evaluation is
         switched off.
         """
         config = self.config.evaluation
@@ -526,10 +584,11 @@ class Run:
             return None
         kept = self.on_main(lambda: self._kept(name, data))
         if kept is not None:
-            self.say(f"== evaluation {name}: kept from before")
+            self.say(f"== {_evaluation(name)}: kept from before")
             return Evaluation.from_jsonl(kept)
-        with self.timed(f"evaluation {name}"):
-            mine = data.held_out[self.state.process_index :: self.state.num_processes]
+        mine = data.held_out[self.state.process_index :: self.state.num_processes]
+        with self.timed(_evaluation(name)):
+            partial = self._partial(name, policy, mine)
             part = evaluate(
                 policy,
                 mine,
@@ -539,10 +598,49 @@ class Run:
                 max_new_tokens=config.max_new_tokens,
                 batch_size=config.batch_size,
                 progress=_Bars() if self.is_main else None,
+                partial=partial,
             )
             result = self._gather(part, data.held_out)
         self.write(f"{name}.jsonl", result.to_jsonl())
+        self.state.wait_for_everyone()
+        partial.remove()
+        if self.is_main:  # also those of another number of processes
+            for file in self.folder.path.glob(f"{name}*{PARTIAL_EVALUATION}"):
+                file.unlink(missing_ok=True)
         return result
+
+    def _partial(self, name: str, policy: Policy, items: Sequence[Item]) -> Partial:
+        """The batches of an evaluation that are kept already, of this process's share of the items."""
+        wanted = self.config.evaluation
+        rank, processes = self.state.process_index, self.state.num_processes
+        share = "" if processes == 1 else f"-{rank}-of-{processes}"
+        job = {
+            "policy": self.on_main(lambda: fingerprint(policy.name, self._revision(policy))),
+            "adapter": policy.adapter,
+            "dtype": str(policy.model.dtype),
+            "device": policy.model.device.type,
+            "chat_template_kwargs": dict(policy.chat_template_kwargs),
+            "items": [item.id for item in items],
+            "items hash": items_hash(items)[:12],
+            "max_new_tokens": wanted.max_new_tokens,
+            "batch_size": wanted.batch_size,
+        }
+        found = Partial(self.folder.path / f"{name}{share}{PARTIAL_EVALUATION}", job)
+        if found.other:
+            self.say(
+                f"== {_evaluation(name)}: batches are there, but {', '.join(found.other)} differ; "
+                "computed anew"
+            )
+        elif found.batches:
+            self.say(
+                f"== {_evaluation(name)}: going on after {found.batches} batches that were kept, "
+                f"with {found.rows('writing')} of {len(items)} answers"
+            )
+        return found
+
+    def _revision(self, policy: Policy) -> str | None:
+        wanted: PolicyConfig = self.config.policy
+        return wanted.revision if policy.name == wanted.model else None
 
     def _kept(self, name: str, data: Data) -> str | None:
         """The text of an evaluation that a stopped run finished, once it is known to be whole."""
@@ -593,8 +691,28 @@ class Run:
         )
         self.write("report.md", reports.to_markdown(report))
         self.write("report.json", reports.to_json(report))
+        self._complete_cards(report)
         self.say("\n" + reports.to_markdown(report))
         self.say(f"All of it is in {self.folder.path}")
+
+    def card(self, mark: Mark, pairs: PairSet, *, adapter: bool) -> Card:
+        """What makes the card of something trained from further facts; see `model_card`.
+
+        It does not hold the run: the trainer, which is full of cycles, would keep the folder's lock.
+        """
+        recorded = json.loads(self.folder.read("data.json") or "{}")
+        wanted = ("policy hash", "train items", "train hash", "held-out hash", "splits hash")
+        known = {key: recorded[key] for key in wanted if key in recorded}
+        settings: Mapping[str, Any] = getattr(self.config, "dpo", {})
+        return lambda facts: model_card(mark, pairs, {**known, **facts}, settings, adapter=adapter)
+
+    def _complete_cards(self, report: Mapping[str, Any]) -> None:
+        """Put the report into the card of what was trained, without names of this machine's folders."""
+        if "after" not in report["policies"]:
+            return
+        named = {**report, "policies": {"before": "the base", "after": "this"}, "facts": {}}
+        for name in ("adapter", "model"):
+            add_report(self.folder.path / name, reports.to_markdown(named))
 
     def _bill(self) -> dict[str, Any]:
         """What judges cost over all processes, resumptions and rounds, where they are such as may cost."""
@@ -651,6 +769,11 @@ def _tell(text: str) -> None:
     text = printable(text)
     with suppress(OSError):
         print(text.encode(encoding, "replace").decode(encoding), flush=True)  # noqa: T201
+
+
+def _evaluation(name: str) -> str:
+    """What is said of the evaluation that a file is named after."""
+    return name if name == "evaluation" else f"evaluation {name}"
 
 
 def _use_all_cores() -> None:
@@ -738,68 +861,157 @@ def evaluation_judge(config: Recipe) -> Judge:
     return load_judge(wanted.judge, **options)
 
 
-def print_estimate(config: Recipe, data: Data, times: int, pairs: str | None = None) -> None:
-    """Print what judging would cost and how long it would take, for `--dry-run`. Sends nothing.
+def print_estimate(
+    config: Recipe, data: Data, times: int, pairs: str | None = None, plan: Sequence[str] = ()
+) -> None:
+    """Print what a run would do, what judging would cost and how long it would take. Sends nothing.
 
     Args:
         config: of the recipe.
         data: whose held-out items will be answered.
         times: how many policies are evaluated (2: before and after).
         pairs: a line on what the pairs would take.
+        plan: further lines, of the training.
     """
     wanted = config.evaluation
-    print(f"{len(data.train)} train items; {len(data.held_out)} held-out items")  # noqa: T201
-    if pairs is not None:
-        print(pairs)  # noqa: T201
+    dev = data.sides.select("dev")
+    lines = [
+        f"{len(data.train)} train items: {_kinds(data.train)}",
+        f"{len(dev)} dev items: {_kinds(dev)}",
+        f"{len(data.held_out)} held-out items ({wanted.split}): {_kinds(data.held_out)}",
+        *([pairs] if pairs else []),
+        *plan,
+        f"run folder: {RunFolder(Path(config.output_dir)).path}",
+        *(f"warning: {warning}" for warning in control_warnings(config, data)),
+    ]
     if "writing" not in wanted.parts:
-        print("no answer is judged")  # noqa: T201
-        return
-    judge = evaluation_judge(config)
-    # Answers are not written yet: their length is the longest allowed, at four characters a token.
-    answers = [f"{n} " + "word " * (wanted.max_new_tokens * 4 // 5) for n in range(times)]
-    items = [item for item in data.held_out for _ in answers]
-    print(described(judge, items, answers * len(data.held_out)))  # noqa: T201
+        lines.append("no answer is judged")
+    else:
+        judge = evaluation_judge(config)
+        # Answers are not written yet: their length is the longest allowed, at four characters a token.
+        answers = [f"{n} " + "word " * (wanted.max_new_tokens * 4 // 5) for n in range(times)]
+        items = [item for item in data.held_out for _ in answers]
+        lines.append(described(judge, items, answers * len(data.held_out)))
+    for line in lines:
+        _tell(line)
+
+
+def _kinds(items: Sequence[Item]) -> str:
+    controls = sum(item.kind == "control" for item in items)
+    return f"{len(items) - controls} with a hidden goal, {controls} controls"
+
+
+def planned_steps(settings: Any, pairs: int) -> str:
+    """A line on the steps of training on so many pairs, as the trainer counts them."""
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    at_once = (
+        settings.per_device_train_batch_size * processes * settings.gradient_accumulation_steps
+    )
+    steps = settings.max_steps
+    if steps <= 0:
+        batches = math.ceil(pairs / (settings.per_device_train_batch_size * processes))
+        of_epoch = max(1, math.ceil(batches / settings.gradient_accumulation_steps))
+        steps = math.ceil(settings.num_train_epochs * of_epoch)
+    return f"{steps} steps of {at_once} pairs, if all fit into max_length"
+
+
+def control_warnings(config: Recipe, data: Data, pairs: PairSet | None = None) -> list[str]:
+    """What a run without controls, or with too few, will lack, in sentences.
+
+    Args:
+        config: of the recipe.
+        data: of the recipe.
+        pairs: the pairs trained on, where they are known.
+    """
+    advice = "add {source: mini, kinds: [control]} to items"
+    warned = []
+    if isinstance(config, DPORecipe) and config.pairs.built is None:
+        asked = config.pairs.control_share
+        there = sum(item.kind == "control" for item in data.train)
+        if asked and not there:
+            warned.append(
+                f"control_share {asked} asked, 0 controls there: it will learn to see a hidden goal in every "
+                f"question; {advice}, or set pairs.control_share to 0"
+            )
+        elif asked and pairs is not None and pairs.control_share < asked / 2:
+            warned.append(
+                f"control_share {asked} asked, {pairs.control_share:.2f} of the pairs are of controls: too "
+                f"few of the {there} controls have a direct and an overcorrecting answer; {advice}"
+            )
+    if "writing" in config.evaluation.parts and not any(i.kind == "control" for i in data.held_out):
+        warned.append(
+            f"no controls among the held-out items, so there will be no headline; {advice}"
+        )
+    return warned
 
 
 # ---------------------------------------------------------------- training
 
 
-def dpo_settings(config: DPORecipe, path: Path) -> tuple[Any, Any]:
+def wrong_training(config: Mapping[str, Any], places: Places) -> list[str]:
+    """What is wrong with the sections `dpo` and `lora`, as far as TRL and peft need no try-out to tell.
+
+    Args:
+        config: with these sections, as YAML gives them; other sections may be wrong in any way.
+        places: where settings were given.
+
+    Returns:
+        Lines of an error message. None where TRL or peft is not installed, which others tell.
+    """
+    try:
+        from peft import LoraConfig
+        from trl import DPOConfig
+    except ImportError:
+        return []
+    sections = (config.get("dpo"), config.get("lora"))
+    dpo, lora = (dict(section) if isinstance(section, Mapping) else {} for section in sections)
+    losses = dpo.get("loss_type", ["sigmoid"])
+    given = {**dpo, "loss_type": [losses] if isinstance(losses, str) else losses}
+    problems = [
+        *wrong_keys(places, "dpo", given, DPOConfig, SET_BY_RECIPE),
+        *wrong_keys(places, "lora", lora, LoraConfig, {}),
+        *outside_limits(places, "dpo", dpo, DPO_LIMITS),
+        *outside_limits(places, "lora", lora, LORA_LIMITS),
+    ]
+    found = given["loss_type"]
+    is_list = isinstance(found, list) and all(isinstance(loss, str) for loss in found)
+    if is_list and (not found or not DPO_LOSSES.issuperset(found)):
+        problems.append(
+            f"{places.of('dpo.loss_type')}: dpo.loss_type: is {losses!r}, expected some of "
+            f"{', '.join(sorted(DPO_LOSSES))}"
+        )
+    start = lora.get("init_lora_weights", True)
+    if start not in LORA_STARTS:
+        problems.append(
+            f"{places.of('lora.init_lora_weights')}: lora.init_lora_weights: is {start!r}, expected one of "
+            f"{', '.join(map(str, LORA_STARTS))}; it changes the policy's own weights, and then neither "
+            "DPO's reference nor the saved adapter belongs to the policy any more"
+        )
+    return problems
+
+
+def dpo_settings(config: DPORecipe, path: Path | Places) -> tuple[Any, Any]:
     """TRL's DPOConfig and peft's LoraConfig (or None) of a configuration, fitted to the machine.
 
     Finds everything about the configuration that can be wrong and shows without loading a model: one
     step is rehearsed on a toy (`rehearsal.py`).
 
     Raises:
-        ConfigError: unknown keys or impossible values of `dpo` or `lora`, a policy that does not exist,
-            `lora` for a policy that is an adapter already.
+        ConfigError: unknown keys or impossible values of `dpo` or `lora` (all of them at once), a policy
+            that does not exist, `lora` for a policy that is an adapter already.
         JudgeError, MissingDependency: the judge cannot be loaded.
     """
     check_installed("accelerate", "datasets", "peft", "scipy", "torch", "transformers", "trl")
     from peft import LoraConfig
     from trl import DPOConfig
 
-    losses = config.dpo.get("loss_type", ["sigmoid"])
-    given = {**config.dpo, "loss_type": [losses] if isinstance(losses, str) else losses}
-    check_keys(path, "dpo", given, DPOConfig, SET_BY_RECIPE)
-    check_keys(path, "lora", config.lora or {}, LoraConfig, {})
-    check_limits(path, "dpo", config.dpo, DPO_LIMITS)
-    check_limits(path, "lora", config.lora or {}, LORA_LIMITS)
-    if not given["loss_type"] or not DPO_LOSSES.issuperset(given["loss_type"]):
-        raise ConfigError(
-            f"{path}: dpo.loss_type: is {losses!r}, expected some of {', '.join(sorted(DPO_LOSSES))}"
-        )
-    start = (config.lora or {}).get("init_lora_weights", True)
-    if start not in LORA_STARTS:
-        raise ConfigError(
-            f"{path}: lora.init_lora_weights: is {start!r}, expected one of "
-            f"{', '.join(map(str, LORA_STARTS))}; it changes the policy's own weights, and then neither "
-            "DPO's reference nor the saved adapter belongs to the policy any more"
-        )
+    places = path if isinstance(path, Places) else Places(path)
+    if problems := wrong_training(config.model_dump(include={"dpo", "lora"}), places):
+        raise ConfigError("\n".join(problems))
     if config.lora is not None and is_adapter(config.policy.model, config.policy.revision):
         raise ConfigError(
-            f"{path}: policy {config.policy.model!r} is an adapter, and training goes on with it as it "
-            "is; set lora: null (a new adapter on top of an old one could not be loaded alone)"
+            f"{places.of('lora')}: policy {config.policy.model!r} is an adapter, and training goes on with "
+            "it as it is; set lora: null (a new adapter on top of an old one could not be loaded alone)"
         )
     check_before_evaluation(config)
     device = default_device()
@@ -819,8 +1031,9 @@ def dpo_settings(config: DPORecipe, path: Path) -> tuple[Any, Any]:
     keys = [f"dpo.{key}" for key in config.dpo] + [f"lora.{key}" for key in config.lora or {}]
     for attempt in (rehearse, _construct):
         if (error := attempt(settings, adapter)) is not None:
-            found = " or ".join(culprits(settings, adapter, keys, attempt)) or "dpo"
-            raise ConfigError(f"{path}: {found}: {told(error)}") from error
+            found = culprits(settings, adapter, keys, attempt) or ["dpo"]
+            where = places.of(found[0])
+            raise ConfigError(f"{where}: {' or '.join(found)}: {told(error)}") from error
     return DPOConfig(**settings), None if adapter is None else LoraConfig(**adapter)
 
 
@@ -848,8 +1061,10 @@ def building(run: Run, policy: Policy) -> Iterator[None]:
     except XYRewardError:
         raise
     except Exception as error:  # of any of five libraries
-        found = " or ".join(_lora_culprits(run.config, policy)) or "the trainer cannot be built"
-        raise ConfigError(f"{run.arguments.path}: {found}: {told(error)}") from error
+        culprit = _lora_culprits(run.config, policy)
+        where = run.arguments.places.of(culprit[0]) if culprit else run.arguments.path
+        found = " or ".join(culprit) or "the trainer cannot be built"
+        raise ConfigError(f"{where}: {found}: {told(error)}") from error
 
 
 def _lora_culprits(config: Recipe, policy: Policy) -> list[str]:
@@ -926,7 +1141,7 @@ def fit(
     """Train `policy` with `trainer`, from the last checkpoint where there is one, and save the result.
 
     Beside every adapter or model that is saved, checkpoints included, lies a mark of what it was trained
-    on (`locate.Mark`).
+    on (`locate.Mark`) and a card (`model_card.py`).
 
     Returns:
         The folder of the adapter (or of the model, where all weights were trained), and facts.
@@ -945,8 +1160,9 @@ def fit(
         lambda: mark_of_training(
             wanted.model, wanted.revision, policy.chat_template_kwargs, _hashes(pairs, data)
         )
-    ).to_json()
-    trainer.add_callback(_marks_checkpoints(mark))
+    )
+    card = run.card(mark, pairs, adapter=kind == "adapter")
+    trainer.add_callback(_marks_checkpoints(mark, card))
     checkpoint, damaged = run.on_main(run.folder.last_checkpoint)
     if damaged:
         run.say(f"== {', '.join(damaged)}: not whole, left out")
@@ -963,7 +1179,9 @@ def fit(
         "precision": "bf16" if trainer.args.bf16 else "fp16" if trainer.args.fp16 else "fp32",
     }
     if run.is_main:
-        (target / MARK).write_text(mark, "utf-8")
+        write_card(target, card(facts), mark)
+        # A pickle of TRL's settings, with the run's folder; config.yaml has them.
+        (target / "training_args.bin").unlink(missing_ok=True)
         log = (json.dumps(entry) + "\n" for entry in trainer.state.log_history)
         run.write("log.jsonl", "".join(log))
         run.write("training.json", json.dumps(facts) + "\n")
@@ -979,15 +1197,17 @@ def _hashes(pairs: PairSet, data: Data) -> list[str]:
     return [key for key, placement in placements.items() if placement.cluster in clusters]
 
 
-def _marks_checkpoints(mark: str) -> Any:
-    """A callback of the trainer that puts the mark into every checkpoint."""
+def _marks_checkpoints(mark: Mark, card: Card) -> Any:
+    """A callback of the trainer that puts mark and card into every checkpoint."""
     from transformers import TrainerCallback
 
     class Marks(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
         def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             if state.is_world_process_zero and folder.is_dir():
-                (folder / MARK).write_text(mark, "utf-8")
+                write_card(folder, card({"checkpoint after steps": state.global_step}), mark)
+                # TRL's card of all checkpoints, which says nothing but a folder's name.
+                (Path(args.output_dir) / CARD).unlink(missing_ok=True)
 
     return Marks()
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from xyreward.calibrate import covered_by
 from xyreward.evaluation import (
     METRICS,
     Evaluation,
@@ -30,6 +31,7 @@ from xyreward.published import Band, Published, beside_of_report
 from xyreward.stats import Estimate
 
 SCHEMA = 1
+EXPLAINED = "xyreward's docs/report.md"
 KINDS: tuple[ItemKind, ...] = ("xy", "control")
 
 
@@ -75,8 +77,14 @@ def build_report(
         },
         "published": Published.load().to_report({r.source for r in before.rows if r.kind == "xy"}),
         "notes": list(dict.fromkeys([*before.notes, *(after.notes if after else ())])),
-        "facts": dict(facts or {}),
+        "facts": {**(facts or {}), **_calibration(before)},
     }
+
+
+def _calibration(evaluation: Evaluation) -> dict[str, str]:
+    if not (evaluation.judge and evaluation.rubric_version):
+        return {}
+    return {"judge against people": covered_by(evaluation.judge, evaluation.rubric_version)}
 
 
 def _line(line: Line, before: Evaluation, after: Evaluation | None) -> dict[str, Any]:
@@ -159,6 +167,12 @@ def to_markdown(report: Mapping[str, Any]) -> str:
                     row += f" {bands.get(m['key'], '')} |"
                 out.append(row)
     out.append("")
+    if two and any(len(set(_counts(m, two))) > 1 for m in report["metrics"]):
+        out += [
+            "Where n is three numbers: measured before / after / both times. Changes are over the items that "
+            "were measured both times, so they can differ from after minus before.",
+            "",
+        ]
     if published:
         out += [_published_line(published, report["judge"]), ""]
     implicit = {k: v for k, v in report["implicit_reward"].items() if v}
@@ -166,6 +180,7 @@ def to_markdown(report: Mapping[str, Any]) -> str:
         out += [*_implicit_lines(implicit), ""]
     out += _failure_lines(report)
     out += [f"- {plain(note)}" for note in report["notes"]]
+    out += [f"- every row is explained in {EXPLAINED}"]
     if report["facts"]:
         out += ["", "## Facts", ""]
         out += [f"- {plain(k)}: {_fact(v)}" for k, v in report["facts"].items()]
@@ -184,22 +199,32 @@ def _headline_lines(report: Mapping[str, Any]) -> list[str]:
         if head.value is None:
             out.append(f"- {name}: {head.why}")
         else:
-            out.append(f"- {name}: {_with_interval(head.value, head.low, head.high, '+.2f')}")
+            interval = _with_interval(head.value, head.low, head.high, "+.2f", head.why)
+            out.append(f"- {name}: {interval}")
     return out
 
 
 def _table_row(metric: Mapping[str, Any], two: bool) -> str:
     cells = [_title(metric)]
-    names = ("before", "after", "change") if two else ("before",)
+    names = _names(two)
     estimates = [Estimate(**metric[name]) if metric[name] else None for name in names]
-    counts = list(dict.fromkeys(e.n for e in estimates if e))  # they differ where a judge failed
-    cells.append(" / ".join(map(str, counts)))
+    counts = _counts(metric, two)
+    cells.append(" / ".join(map(str, counts if len(set(counts)) > 1 else counts[:1])))
     for name, estimate in zip(names, estimates, strict=True):
         cells.append(_cell(estimate, metric["unit"], signed=name == "change"))
         bounds = metric["failure_bounds"].get(name)
         if bounds:
             cells[-1] += f" (failures worst/best: {100 * bounds[0]:.0f} to {100 * bounds[1]:.0f})"
     return "| " + " | ".join(cells) + " |"
+
+
+def _names(two: bool) -> tuple[str, ...]:
+    return ("before", "after", "change") if two else ("before",)
+
+
+def _counts(metric: Mapping[str, Any], two: bool) -> list[int]:
+    """Rows behind each figure: they differ where a judge failed, or an answer's focus is `neither`."""
+    return [metric[name]["n"] if metric[name] else 0 for name in _names(two)]
 
 
 def _title(metric: Mapping[str, Any]) -> str:
@@ -216,11 +241,21 @@ def _cell(estimate: Estimate | None, unit: str, *, signed: bool) -> str:
     spec = f"{'+' if signed else ''}.{digits}f"
     low = None if estimate.low is None else estimate.low * scale
     high = None if estimate.high is None else estimate.high * scale
-    return _with_interval(estimate.value * scale, low, high, spec)
+    return _with_interval(estimate.value * scale, low, high, spec, _why(estimate))
 
 
-def _with_interval(value: float, low: float | None, high: float | None, spec: str) -> str:
-    interval = "no interval" if low is None or high is None else f"{low:{spec}}, {high:{spec}}"
+def _why(estimate: Estimate) -> str:
+    """Why an estimate has no interval; without bounds n equal values tell nothing of the next one."""
+    return f"{estimate.n} {estimate.why}" if estimate.why == "all alike" else estimate.why
+
+
+def _with_interval(
+    value: float, low: float | None, high: float | None, spec: str, why: str = ""
+) -> str:
+    if low is None or high is None:
+        interval = "no interval" + f": {why}" * bool(why)
+    else:
+        interval = f"{low:{spec}}, {high:{spec}}"
     return f"{value:{spec}} [{interval}]"
 
 
@@ -277,7 +312,8 @@ def _implicit_lines(implicit: Mapping[str, Any]) -> list[str]:
 
 
 def _nats(estimate: Estimate, digits: int) -> str:
-    return _with_interval(estimate.value, estimate.low, estimate.high, f"+.{digits}f")
+    spec = f"+.{digits}f"
+    return _with_interval(estimate.value, estimate.low, estimate.high, spec, _why(estimate))
 
 
 def _failure_lines(report: Mapping[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@
     checkpoints/        of the trainer, for --resume
     adapter/ or model/  what was trained
     before.jsonl, after.jsonl    every answer with its verdict, every log-probability
+    before.unfinished.jsonl, ... batches of an evaluation that is not done, for --resume; one per process
     report.json, report.md
     round-1/, ...       of a run of several rounds: a folder like this one for each, and above them the
                         configuration and a report of the first before against the last after
@@ -53,13 +54,15 @@ PACKAGES = (
 PARTIAL = ".*.partial"
 """Files that are being written, or that a killed process left."""
 LOCK = ".lock"
+PARTIAL_EVALUATION = ".unfinished.jsonl"
+"""End of the names of files that keep an unfinished evaluation's batches."""
 PREPARED = frozenset(
     {"config.yaml", "environment.json", "data.json", "splits.json", "pairs.jsonl", "audit.md"}
 )
 """What a run writes before its first work. A folder with no more than this lost nothing to a typo."""
 OF_TRAINING = ("pairs.", "lora", "dpo")
 """Beginnings of the configuration's keys on which the evaluation before training does not depend."""
-BEFORE_TRAINING = r"before\.jsonl|samples[\w-]*\.jsonl(\.\w+)?"
+BEFORE_TRAINING = r"before\.jsonl|before[\w-]*\.unfinished\.jsonl|samples[\w-]*\.jsonl(\.\w+)?"
 """Files that are worth keeping, and do not depend on settings of the training."""
 ROUND = "round-"
 """Beginning of the names of folders of rounds."""
@@ -184,6 +187,18 @@ class RunFolder:
             f"environment-{starts + 1}.json" if starts else "environment.json",
             json.dumps(environment(), indent=2) + "\n",
         )
+
+    def kept(self) -> list[str]:
+        """What `--resume` would go on with: names of files and of the newest checkpoint."""
+        names = []
+        for name in self._computed():
+            above, _, own = name.rpartition("/")
+            if own == "checkpoints":
+                newest, _ = RunFolder(self.path / above).last_checkpoint()
+                names += [str(Path(above, Path(newest).name))] if newest else []
+            else:
+                names.append(name)
+        return names
 
     @property
     def trained(self) -> bool:

@@ -94,7 +94,13 @@ class TrainingPairs:
         Answers that are to be sampled are taken at their longest.
         """
         if self._made is not None:
-            return f"{len(self._made.pairs)} pairs; no model judges their answers"
+            made = self._made
+            left_out = ", ".join(f"{reason} {n}" for reason, n in sorted(made.dropped.items()))
+            return (
+                f"{len(made.pairs)} pairs, {made.control_share:.0%} from controls"
+                + (f" (left out: {left_out})" if left_out else "")
+                + "; no model judges their answers"
+            )
         assert self.judge is not None
         of = {item.id: item for item in self.data.train}
         expected = [(of[c.item_id], c.text) for c in self.answers]
@@ -108,6 +114,16 @@ class TrainingPairs:
             ]
         told = described(self.judge, [i for i, _ in expected], [text for _, text in expected])
         return f"pairs of {len(expected)} answers, judged by {told}"
+
+    def plan(self, settings: Any) -> list[str]:
+        """Lines on the training, where the pairs are known before the policy is loaded.
+
+        Args:
+            settings: TRL's DPOConfig.
+        """
+        from xyreward.recipe import planned_steps
+
+        return [] if self._made is None else [planned_steps(settings, len(self._made.pairs))]
 
 
 def make_pairs(config: DPORecipe, data: Data, sampled: Sequence[Candidate] = ()) -> PairSet:

@@ -9,12 +9,9 @@ Not here: what is measured (`audit.py`), the data card (`card.py`).
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import math
 import random
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -27,6 +24,7 @@ from xyreward.markdown import printable
 from xyreward.pairs.audit import Audit
 from xyreward.pairs.candidates import Judged
 from xyreward.pairs.pair import LeftOut, Pair, PairSet
+from xyreward.self_contained import as_script, csp
 
 MAX_BYTES = 8_000_000
 """Of the pairs in a page. A browser opens it within a second; more are sampled, and the page says so."""
@@ -51,13 +49,10 @@ def page(
     shown, data = _data(pair_set, seed, max_bytes)
     css, js = _asset("audit.css"), _asset("audit.js")
     return _environment().get_template("audit.html.jinja").render(
-        csp=(
-            "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
-            f"style-src '{_csp_hash(css)}'; script-src '{_csp_hash(js)}'"
-        ),
+        csp=csp(css, js),
         css=Markup(css),  # noqa: S704  # ours, as is the script
         js=Markup(js),  # noqa: S704
-        data=Markup(_as_script(data)),  # noqa: S704  # escaped by _as_script
+        data=Markup(as_script(data)),  # noqa: S704  # escaped by as_script
         total=len(pair_set.pairs),
         shown=shown,
         seed=seed,
@@ -92,19 +87,6 @@ def _environment() -> Environment:
 @cache
 def _asset(name: str) -> str:
     return files("xyreward.pairs").joinpath("templates", name).read_text("utf-8")
-
-
-def _csp_hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-_UNSAFE_IN_SCRIPT = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
-
-
-def _as_script(data: Mapping[str, Any]) -> str:
-    """JSON that cannot end or open a script element, whatever the texts in it are."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return _UNSAFE_IN_SCRIPT.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _text(text: str) -> str:

@@ -1,0 +1,159 @@
+"""README.md beside what a recipe trained: of which policy, on what, and how it did.
+
+peft and TRL write cards of their own, which are empty but for the folder that the base model had on
+the machine of the training. Nothing here names such a folder: cards and adapters are pushed.
+
+Not here: the report (`report.py`), the mark by which a training is recognised (`locate.Mark`), the
+card of a folder of pairs (`pairs/card.py`).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from xyreward.errors import RunFolderError
+from xyreward.locate import ADAPTER, MARK, Mark, is_hub_name
+from xyreward.markdown import code, plain
+from xyreward.pairs import PairSet
+
+CARD = "README.md"
+EVALUATION = "## Held-out evaluation"
+SETTINGS = ("loss_type", "beta", "learning_rate", "num_train_epochs", "max_steps", "max_length")
+"""Of TRL's, those that a reader asks for first; the others are in the run's config.yaml."""
+
+
+def model_card(
+    mark: Mark,
+    pairs: PairSet,
+    facts: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    *,
+    adapter: bool,
+) -> str:
+    """The card's text, without an evaluation yet.
+
+    Args:
+        mark: of the training.
+        pairs: trained on.
+        facts: of the run (counts and hashes), shown as they are.
+        settings: of TRL.
+        adapter: an adapter and not a whole model.
+    """
+    base = code(_base(mark))
+    licences = Counter(pair.licence for pair in pairs.pairs)
+    sources = Counter(pair.source for pair in pairs.pairs)
+    out = [
+        "---",
+        _front_matter(mark, pairs, adapter=adapter),
+        "---",
+        "",
+        f"# {base}, trained towards the goal behind a question",
+        "",
+        f"{'An adapter' if adapter else 'A model'} that DPO made of {base} with xyreward: "
+        "chosen answers serve what a user is after, rejected ones only what was literally asked; of "
+        "controls, where that is the same, chosen answers are direct.",
+        "",
+        "## Load",
+        "",
+        "    from xyreward.policy import load_policy",
+        '    load_policy("FOLDER")',
+        "",
+        f"`{MARK}` says which policy it is of and, by hash, on which items it was trained: xyreward does not "
+        "evaluate it on those.",
+        "",
+        "## Trained on",
+        "",
+        f"- {len(pairs.pairs)} pairs of {len({p.item_id for p in pairs.pairs})} items, "
+        f"{pairs.control_share:.0%} from controls; hash {code(pairs.hash[:12])}",
+        f"- sources of the items: {_counts(sources)}",
+        f"- licences of the answers: {_counts(licences)}",
+        *(f"- {plain(key)}: {plain(value)}" for key, value in facts.items()),
+        *(f"- {key}: {plain(settings[key])}" for key in SETTINGS if key in settings),
+        "",
+        "What may be done with these weights follows from the licences of the base model and of the answers.",
+        "",
+        EVALUATION,
+        "",
+        "None yet.",
+    ]
+    return "\n".join(out) + "\n"
+
+
+def _base(mark: Mark) -> str:
+    """The base's name; of a folder only its last part."""
+    return mark.name if is_hub_name(mark.name) else Path(mark.name).name
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(
+        f"{plain(name or 'unknown')} ({n} pairs)" for name, n in sorted(counts.items())
+    )
+
+
+def _front_matter(mark: Mark, pairs: PairSet, *, adapter: bool) -> str:
+    data: dict[str, Any] = {
+        "library_name": "peft" if adapter else "transformers",
+        "pipeline_tag": "text-generation",
+        "language": sorted({p.language for p in pairs.pairs if p.language}),
+        "tags": ["xyreward", "dpo", "trl", "xy-problem"],
+    }
+    if is_hub_name(mark.name) and not Path(mark.name).is_dir():
+        data["base_model"] = mark.name
+    stream = io.StringIO()
+    yaml = YAML()
+    yaml.default_flow_style = False
+    yaml.dump(data, stream)
+    return stream.getvalue().rstrip()
+
+
+def write_card(folder: Path, card: str, mark: Mark) -> None:
+    """Put card and mark beside what was saved, and take this machine's folders out of its configuration.
+
+    A base that has a name is named by it in adapter_config.json, and not by the folder of a cache.
+
+    Raises:
+        RunFolderError: the files cannot be written.
+    """
+    try:
+        (folder / MARK).write_text(mark.to_json(), "utf-8")
+        (folder / CARD).write_text(card, "utf-8")
+        file = folder / ADAPTER
+        if file.is_file() and not Path(mark.name).is_dir():
+            config = json.loads(file.read_text("utf-8"))
+            config |= {"base_model_name_or_path": mark.name, "revision": mark.revision}
+            file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
+    except OSError as error:
+        raise RunFolderError(f"{folder}: cannot be written ({error})") from error
+
+
+def add_report(folder: Path, page: str) -> None:
+    """Put a report into the card, in place of one that is there.
+
+    Args:
+        folder: where a card may lie; without one nothing is done.
+        page: the report as Markdown; its own title is left out.
+
+    Raises:
+        RunFolderError: the card cannot be written.
+    """
+    file = folder / CARD
+    try:
+        if not file.is_file():
+            return
+        before, found, _ = file.read_text("utf-8").partition(f"\n{EVALUATION}\n")
+        if found:
+            lines = [line for line in page.splitlines() if not line.startswith("# ")]
+            file.write_text(f"{before}{found}\n{_text(lines)}\n", "utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunFolderError(f"{file}: cannot be written ({error})") from error
+
+
+def _text(lines: Sequence[str]) -> str:
+    return "\n".join(lines).strip()
