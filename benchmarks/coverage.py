@@ -46,7 +46,8 @@ def labels(p: float, q: float) -> Callable[[np.random.Generator, NDArray[np.intp
 def reward(rng: np.random.Generator, cluster: NDArray[np.intp]) -> Floats:
     """Changes of a soft reward, in [-1, 1], skewed; the true mean change is 0 by symmetry plus 0.1."""
     before, after = normals(rng, cluster)
-    return ndtr(after) - ndtr(before) + 0.1
+    change: Floats = ndtr(after) - ndtr(before) + 0.1
+    return change
 
 
 def skewed(rng: np.random.Generator, cluster: NDArray[np.intp]) -> Floats:

@@ -1,5 +1,6 @@
 """Metrics by group, and rates of failure; right values worked out here."""
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -11,7 +12,9 @@ from xyreward.evaluation import Row, failure_bounds_of_change, measure, metrics_
 from xyreward.verdict import Labels
 
 
-def group(source: str, labels: list[Labels | None], kind: Any = "xy", **fields: Any) -> list[Row]:
+def group(
+    source: str, labels: Sequence[Labels | None], kind: Any = "xy", **fields: Any
+) -> list[Row]:
     return [
         row(f"{source}-{kind}-{n}", one, kind, **{"source": source, **fields})
         for n, one in enumerate(labels)

@@ -94,11 +94,11 @@ def test_gains_on_one_metric_are_set_against_those_on_another() -> None:
     solves = replace(BALANCED, focus="stated")
     before = [LITERAL, LITERAL, LITERAL, GOAL, BALANCED, GOAL]
     after = [GOAL, BALANCED, solves, GOAL, GOAL, LITERAL]
-    pair = [
+    old, new = (
         evaluation(*[row(f"i{n}", labels) for n, labels in enumerate(side)])
         for side in (before, after)
-    ]
-    (found,) = co_movement(*pair, ["intended_solution", "focus_intended"])
+    )
+    (found,) = co_movement(old, new, ["intended_solution", "focus_intended"])
     assert found.table == {
         (1, 1): 1, (1, 0): 2, (1, -1): 0,
         (0, 1): 1, (0, 0): 1, (0, -1): 0,

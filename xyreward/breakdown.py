@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from xyreward.evaluation import Evaluation, Line, Row, check_comparable, measure, metrics_of
+from xyreward.evaluation import Evaluation, Line, Metric, Row, check_comparable, measure, metrics_of
 from xyreward.items import ItemKind
 from xyreward.stats import Column, Estimate, means
 
@@ -85,7 +85,8 @@ def breakdown(
     for group, where in groups:
         old = _only(before, where)
         new = _only(after, where) if after is not None else None
-        enough, too_few = [], []
+        enough: list[Metric] = []
+        too_few: list[Metric] = []
         for metric in metrics:
             if metric.part not in before.parts:
                 continue

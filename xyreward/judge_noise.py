@@ -78,7 +78,7 @@ def judge_noise(
     ]
     found = []
     for label in LABELS:
-        totals: list[Floats] = []
+        totals: list[list[float]] = []
         clusters: list[str] = []
         for group in rows:
             counts = sum((_votes(row, label) for row in group), np.zeros(_values(label)))
@@ -86,11 +86,11 @@ def judge_noise(
             if k < 2:
                 continue
             within = k - float(counts @ counts) / k  # k times the sum of p(1 - p)
-            totals.append(np.array([within, k - 1, *counts]))
+            totals.append([within, k - 1, *counts.tolist()])
             clusters.append(group[0].cluster)
         if not totals:
             continue
-        k = float(sum(t[2:].sum() for t in totals)) / len(totals)
+        k = float(sum(sum(t[2:]) for t in totals)) / len(totals)
         share = of_totals(totals, _share, clusters, expand=True, seed=seed)
         of_mean = None
         if share is not None:
