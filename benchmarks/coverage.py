@@ -44,7 +44,7 @@ def labels(p: float, q: float) -> Callable[[np.random.Generator, NDArray[np.intp
 
 
 def reward(rng: np.random.Generator, cluster: NDArray[np.intp]) -> Floats:
-    """Changes of a soft reward, in [-1, 1], skewed; the true mean change is 0 by symmetry plus 0.1."""
+    """Changes of a soft reward; the true mean is 0 by symmetry plus 0.1."""
     before, after = normals(rng, cluster)
     change: Floats = ndtr(after) - ndtr(before) + 0.1
     return change
@@ -52,7 +52,8 @@ def reward(rng: np.random.Generator, cluster: NDArray[np.intp]) -> Floats:
 
 def skewed(rng: np.random.Generator, cluster: NDArray[np.intp]) -> Floats:
     """Changes of a length: few answers grow a lot. exp of a normal has the mean exp(1/2)."""
-    return np.exp(normals(rng, cluster)[0]) - np.exp(0.5)
+    change: Floats = np.exp(normals(rng, cluster)[0]) - np.exp(0.5)
+    return change
 
 
 SCENARIOS: dict[str, tuple[Callable[[np.random.Generator, NDArray[np.intp]], Floats], float]] = {
