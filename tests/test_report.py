@@ -62,7 +62,7 @@ def test_every_row_and_column_is_explained_with_its_direction() -> None:
     rows_of_table = [ln.split("|")[1].strip() for ln in printed.splitlines() if ln[:2] == "| "]
     header = next(ln for ln in printed.splitlines() if ln.startswith("| | n | moved"))
     wanted = [r for r in rows_of_table if r and "**" not in r]
-    assert len(wanted) == 23 + 2
+    assert len(wanted) == 26 + 2
     for row in wanted:
         assert f"| {row} |" in page or f"*{row}*" in page, row
     for column in header.split("|")[3:-1]:
@@ -88,7 +88,7 @@ def test_every_number_of_the_table_has_an_interval() -> None:
     page = to_markdown(build_report(evaluation(False), evaluation(True)))
     rows_of_numbers = [ln for ln in page.splitlines() if ln.startswith("| ") and " n |" not in ln]
     rows_of_numbers = [ln for ln in rows_of_numbers if "**" not in ln]
-    assert len(rows_of_numbers) == 23 + 2  # metrics, and what training moved
+    assert len(rows_of_numbers) == 26 + 2  # metrics, and what training moved
     for line in rows_of_numbers:
         for cell in line.split("|")[3:-1]:
             assert "[" in cell, line

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Sequence
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -7,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import bootstrap
+from scipy.stats import binomtest, bootstrap, norm, t
 
 from xyreward import stats
-from xyreward.stats import Estimate, mean
+from xyreward.stats import Column, Estimate, flip_test, holm, mean, means, of_totals
 
 
 def near(value: float) -> Any:
@@ -27,6 +28,13 @@ def width(estimate: Estimate | None) -> float:
 def ends(estimate: Estimate | None) -> tuple[float | None, float | None]:
     assert estimate is not None
     return estimate.low, estimate.high
+
+
+def limits(estimate: Estimate | None) -> tuple[float, float]:
+    low, high = ends(estimate)
+    assert low is not None
+    assert high is not None
+    return low, high
 
 
 def test_no_values_no_estimate() -> None:
@@ -46,7 +54,7 @@ def test_the_value_is_the_mean_over_rows_and_not_over_clusters() -> None:
 
 
 def test_values_and_clusters_of_different_length_are_an_error() -> None:
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="2 values and 1 clusters"):
         mean([1, 2], ["a"])
 
 
@@ -213,8 +221,178 @@ def test_an_interval_excludes_what_lies_outside_and_nothing_where_there_is_none(
     assert not Estimate(0.3, None, None, 1).excludes(0.0)
 
 
+# ---------------------------------------------------------------- many columns at once
+
+
+def test_columns_together_have_the_estimates_of_each_alone() -> None:
+    rng = np.random.default_rng(2)
+    clusters = [str(c) for c in rng.integers(0, 50, 120)]
+    few: list[float | None] = [float(v) if v > 0 else None for v in rng.normal(size=120)]
+    columns = [
+        Column(rng.random(120).tolist(), (0, 1)),
+        Column(few),
+        Column([1.0] * 120, (0, 1)),
+        Column([None] * 120),
+        Column([math.nan, *rng.random(119).tolist()]),
+    ]
+    found = means(columns, clusters, seed=4)
+    for column, estimate in zip(columns, found, strict=True):
+        pairs = [(v, c) for v, c in zip(column.values, clusters, strict=True) if v is not None]
+        alone = mean([v for v, _ in pairs], [c for _, c in pairs], bounds=column.bounds, seed=4)
+        if estimate is None or alone is None or math.isnan(alone.value):
+            assert repr(estimate) == repr(alone)
+        else:
+            assert (estimate.value, estimate.n) == (alone.value, alone.n)
+            # The order of clusters, and with it the draws, is that of all columns.
+            assert ends(estimate) == pytest.approx(ends(alone), abs=0.04 * width(alone))
+    assert means([]) == []
+
+
+def test_a_column_on_many_of_more_clusters_keeps_its_width() -> None:
+    # Resampled over all 1,000 clusters, the number that a column is measured on is random.
+    values = np.random.default_rng(1).normal(size=300).tolist()
+    beside = Column(np.random.default_rng(2).normal(size=1000).tolist())
+    together = means([Column([*values, *[None] * 700]), beside])[0]
+    assert width(together) == pytest.approx(width(mean(values)), rel=0.03)
+
+
+def test_columns_of_different_length_are_an_error() -> None:
+    with pytest.raises(ValueError, match="2 and 1 values, expected equally many"):
+        means([Column([1.0, 2.0]), Column([1.0])])
+
+
+@pytest.mark.parametrize("n", [20, 40, 400])
+def test_expanded_for_few_clusters_it_is_scipys_interval_at_the_level_of_students_t(n: int) -> None:
+    values = np.sort(np.random.default_rng(n).exponential(size=n))
+    reach = t.ppf(0.975, n - 1) * math.sqrt(n / (n - 1))
+
+    def theirs(level: float) -> tuple[float, float]:
+        found = bootstrap(
+            (values,), np.mean, n_resamples=stats.RESAMPLES, confidence_level=level, method="BCa",
+            rng=np.random.default_rng(3),
+        ).confidence_interval  # fmt: skip
+        return found.low, found.high
+
+    expanded = mean(values.tolist(), expand=True, seed=3)
+    level = 1 - 2 * norm.sf(reach)
+    assert level > 0.95
+    assert ends(expanded) == pytest.approx(theirs(level), abs=0.005 * width(expanded))
+    if n == 400:  # and then the level is nearly the usual one
+        assert ends(expanded) == pytest.approx(theirs(0.95), abs=0.005 * width(expanded))
+
+
+def test_intervals_of_one_row_clusters_are_scipys_whatever_the_draws() -> None:
+    # A quantile of 10,000 draws is itself uncertain by 0.7 % of the width, so those of 20 seeds are
+    # averaged: 0.15 %, and as much for scipy's.
+    values = np.random.default_rng(5).gamma(2.0, size=300)
+    theirs = np.mean(
+        [
+            bootstrap((values,), np.mean, method="BCa", n_resamples=10_000, batch=1000, rng=seed)
+            .confidence_interval
+            for seed in range(100, 120)
+        ],
+        axis=0,
+    )  # fmt: skip
+    ours = np.mean([limits(mean(values.tolist(), seed=seed)) for seed in range(20)], axis=0)
+    assert ours == pytest.approx(theirs, abs=0.005 * (theirs[1] - theirs[0]))
+
+
+# ---------------------------------------------------------------- functions of totals
+
+
+def correlation(totals: Any) -> Any:
+    n, x, y, xx, yy, xy = np.moveaxis(totals, -1, 0)
+    return (n * xy - x * y) / np.sqrt((n * xx - x * x) * (n * yy - y * y))
+
+
+def test_a_function_of_totals_has_scipys_interval() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=80)
+    y = x + rng.normal(size=80)
+    rows = np.stack([np.ones(80), x, y, x * x, y * y, x * y], axis=1)
+    rows = rows[np.lexsort(rows.T[::-1])]  # as ours are, so that the draws are the same
+    theirs = bootstrap(
+        (rows[:, 1], rows[:, 2]),
+        lambda a, b: np.corrcoef(a, b)[0, 1],
+        paired=True,
+        vectorized=False,
+        n_resamples=stats.RESAMPLES,
+        method="BCa",
+        rng=np.random.default_rng(3),
+    ).confidence_interval
+    found = of_totals(rows.tolist(), correlation, seed=3)
+    assert found is not None
+    assert found.value == near(float(np.corrcoef(x, y)[0, 1]))
+    tolerance = 0.005 * (theirs.high - theirs.low)
+    assert ends(found) == pytest.approx((theirs.low, theirs.high), abs=tolerance)
+
+
+def test_a_function_that_is_not_finite_is_no_estimate_and_if_only_sometimes_no_interval() -> None:
+    def moments(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, ...]]:
+        return [(1, x, y, x * x, y * y, x * y) for x, y in pairs]
+
+    assert of_totals([], correlation) is None
+    assert of_totals(moments([(1, 1), (1, 2), (1, 3)]), correlation) is None  # x is constant
+    # Only one row varies: a third of all resamples lack it.
+    rare = of_totals(moments([(0, 0)] * 9 + [(1, 1)]), correlation)
+    assert rare is not None
+    assert (rare.value, rare.low, rare.high) == (near(1.0), None, None)
+    one_cluster = of_totals(moments([(0, 0), (1, 1)]), correlation, ["a", "a"])
+    assert one_cluster == Estimate(near(1.0), None, None, 2)
+
+
+# ---------------------------------------------------------------- tests of paired labels
+
+
+@pytest.mark.parametrize(("up", "down", "same"), [(6, 1, 3), (0, 4, 0), (9, 9, 2), (300, 240, 500)])
+def test_the_flip_test_is_mcnemars_on_single_rows(up: int, down: int, same: int) -> None:
+    changes = [1.0] * up + [-1.0] * down + [0.0] * same
+    assert flip_test(changes) == near(float(binomtest(up, up + down, 0.5).pvalue))
+
+
+def test_the_flip_test_counts_all_signs_of_all_clusters() -> None:
+    # Sums of clusters: 2, 1, -1, 0.5. Of 16 signs the sums are +-2 +-1 +-1 +-0.5.
+    values = [1, 1, 1, 0, -1, 0.5]
+    clusters = ["a", "a", "b", "b", "c", "d"]
+    sums = [sum(signed) for signed in product((2, -2), (1, -1), (1, -1), (0.5, -0.5))]
+    extreme = sum(abs(s) >= 2.5 for s in sums) / 16
+    assert flip_test(values, clusters) == near(extreme)
+    assert extreme == 8 / 16
+
+
+def test_no_change_is_no_evidence() -> None:
+    assert flip_test([]) == 1
+    assert flip_test([0.0, 0.0]) == 1
+    assert flip_test([1.0, -1.0], ["a", "a"]) == 1
+
+
+@given(st.lists(st.sampled_from([-1.0, -0.5, 0.0, 0.5, 1.0]), max_size=30))
+@settings(max_examples=30, deadline=None)
+def test_the_flip_test_gives_a_probability_and_takes_no_side(changes: list[float]) -> None:
+    p = flip_test(changes)
+    assert 0 < p <= 1
+    assert flip_test([-c for c in changes]) == near(p)
+
+
+def test_changes_that_are_no_labels_have_no_flip_test() -> None:
+    with pytest.raises(ValueError, match=r"not multiples of 0\.5"):
+        flip_test([0.3])
+
+
+def test_holm_multiplies_by_how_many_are_left_and_never_falls() -> None:
+    corrected = holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005})
+    # 4 * 0.005, 3 * 0.01, 2 * 0.03, then 1 * 0.04 raised to the one before
+    assert corrected == {"a": near(0.03), "b": near(0.06), "c": near(0.06), "d": near(0.02)}
+    assert holm({"a": 0.7, "b": 0.6}) == {"a": 1.0, "b": 1.0}
+    assert holm({}) == {}
+
+
+# ---------------------------------------------------------------- coverage
+
+
+@pytest.mark.parametrize("expand", [False, True])
 def test_the_paired_interval_covers_the_true_change_in_about_95_of_100_studies(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, expand: bool
 ) -> None:
     # A sanity check with few resamples; benchmarks/coverage.py does it in earnest.
     monkeypatch.setattr(stats, "RESAMPLES", 400)
@@ -226,7 +404,7 @@ def test_the_paired_interval_covers_the_true_change_in_about_95_of_100_studies(
         names = [f"{i:02}" for i, size in enumerate(sizes) for _ in range(size)]
         shared = np.repeat(rng.normal(size=clusters), sizes)  # what a cluster's rows have in common
         differences = 0.3 + shared + 0.5 * rng.normal(size=len(names))
-        low, high = ends(mean(differences.tolist(), names, seed=study))
+        low, high = ends(mean(differences.tolist(), names, expand=expand, seed=study))
         assert low is not None
         assert high is not None
         covered += low <= 0.3 <= high

@@ -28,7 +28,7 @@ from xyreward.partial import Partial
 from xyreward.policy import Answer, LogProb, Policy
 from xyreward.reward import Reward
 from xyreward.scoring import Score, score
-from xyreward.stats import Estimate, mean
+from xyreward.stats import Column, Estimate, mean, means
 
 OPTIONS = ("A", "B")
 
@@ -319,6 +319,7 @@ def _judged(item: Item, answer: str, judged: Score) -> dict[str, Any]:
             "judge": verdict.judge,
             "rubric_version": verdict.rubric_version,
             "grounded": verdict.grounded,
+            "votes": verdict.votes,
             "flags": list(verdict.flags),
         },
         "reward": judged.reward,
@@ -364,6 +365,17 @@ def _direct(row: Row) -> float | None:
     if not row.verdict:
         return None
     return float(row.verdict["has_stated_solution"] and not row.verdict["identifies_misconception"])
+
+
+def _no_solution(row: Row) -> float | None:
+    if not row.verdict:
+        return None
+    v = row.verdict
+    return float(not v["has_stated_solution"] and not v["has_intended_solution"])
+
+
+def _empty(row: Row) -> float | None:
+    return None if row.answer is None else float(not row.answer.strip())
 
 
 def _goal_served(row: Row) -> float | None:
@@ -412,6 +424,13 @@ METRICS: tuple[Metric, ...] = (
         "misconception", "misconception identified", "xy", "writing",
         _label("identifies_misconception"), "higher",
     ),
+    Metric(
+        "goal_served", "intended solution and focus", "xy", "writing", _goal_served, "higher"
+    ),
+    Metric(
+        "no_solution", "no solution (refusal, question back, ...)", "xy", "writing", _no_solution,
+        "lower",
+    ),
     Metric("soft_reward", "soft reward", "xy", "writing", lambda r: r.soft_reward, "higher", unit=""),
     Metric("preference", "prefers goal-focused", "xy", "preference", _prefers, "higher"),
     Metric("picking", "picks goal-focused", "xy", "picking", lambda r: r.picked, "higher"),
@@ -437,12 +456,16 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "length", "answer length", None, "writing", _length, "", bounds=None, unit="characters"
     ),
+    Metric("empty", "empty answers", None, "writing", _empty, "lower"),
     Metric(
         "truncated", "answers cut off", None, "writing",
         lambda r: float(r.truncated) if r.truncated is not None else None, "lower",
     ),
     Metric("position", "picks answer A", None, "picking", lambda r: r.picked_first, ""),
 )  # fmt: skip
+
+
+HEADLINE_PARTS = ("goal_served", "control_direct")
 
 
 @dataclass(frozen=True)
@@ -456,34 +479,59 @@ class Line:
     """Mean paired difference, after minus before, over the items measured in both."""
 
 
-def measure(before: Evaluation, after: Evaluation | None = None, *, seed: int = 0) -> list[Line]:
+def metrics_of(keys: Sequence[str]) -> tuple[Metric, ...]:
+    """The metrics of these keys.
+
+    Raises:
+        ValueError: there is no such metric; the message lists those there are.
+    """
+    known = {metric.key: metric for metric in METRICS}
+    if unknown := [key for key in keys if key not in known]:
+        raise ValueError(
+            f"no such metric: {', '.join(unknown)}; expected some of {', '.join(known)}"
+        )
+    return tuple(known[key] for key in keys)
+
+
+def measure(
+    before: Evaluation,
+    after: Evaluation | None = None,
+    *,
+    metrics: Sequence[Metric] = METRICS,
+    seed: int = 0,
+) -> list[Line]:
     """Every metric that was measured, with intervals; with two evaluations also the paired changes.
 
     Raises:
         ValueError: the evaluations are of different items, judges or rubric versions.
     """
     if after is not None:
-        _comparable(before, after)
-    lines = []
-    for metric in METRICS:
-        if metric.part not in before.parts:
-            continue
-        low, high = metric.bounds or (-math.inf, math.inf)
-        change_bounds = (low - high, high - low) if metric.bounds else None
-        first = _values(metric, before)
-        line = Line(metric, _mean(first, before, metric.bounds, seed))
+        check_comparable(before, after)
+    # All columns at once: they share their resamples.
+    metrics = [metric for metric in metrics if metric.part in before.parts]
+    columns = []
+    for metric in metrics:
+        first = column(metric, before)
+        columns.append(Column(first, metric.bounds))
         if after is not None:
-            second = _values(metric, after)
-            both = {key: second[key] - first[key] for key in first if key in second}
-            line = Line(
-                metric,
-                line.before,
-                _mean(second, after, metric.bounds, seed),
-                _mean(both, after, change_bounds, seed),
-            )
-        if line.before or line.after:
-            lines.append(line)
-    return lines
+            second = column(metric, after)
+            change = [
+                None if a is None or b is None else b - a
+                for a, b in zip(first, second, strict=True)
+            ]
+            low, high = metric.bounds or (-math.inf, math.inf)
+            columns.append(Column(second, metric.bounds))
+            columns.append(Column(change, (low - high, high - low) if metric.bounds else None))
+    found = means(columns, [row.cluster for row in before.rows], expand=True, seed=seed)
+    per = 1 if after is None else 3
+    lines = [Line(metric, *found[per * i : per * (i + 1)]) for i, metric in enumerate(metrics)]
+    return [line for line in lines if line.before or line.after]
+
+
+def column(metric: Metric, evaluation: Evaluation) -> list[float | None]:
+    """The metric's value of every row; None: not measured, or not about such items."""
+    value, kind = metric.value, metric.kind
+    return [value(row) if kind in (None, row.kind) else None for row in evaluation.rows]
 
 
 def _values(metric: Metric, evaluation: Evaluation) -> dict[str, float]:
@@ -501,10 +549,16 @@ def _mean(
     seed: int,
 ) -> Estimate | None:
     cluster = {row.item_id: row.cluster for row in evaluation.rows}
-    return mean(list(values.values()), [cluster[key] for key in values], bounds=bounds, seed=seed)
+    names = [cluster[key] for key in values]
+    return mean(list(values.values()), names, bounds=bounds, expand=True, seed=seed)
 
 
-def _comparable(before: Evaluation, after: Evaluation) -> None:
+def check_comparable(before: Evaluation, after: Evaluation) -> None:
+    """Refuse to compare what is not comparable.
+
+    Raises:
+        ValueError: the evaluations are of different items, judges, rubric versions or parts.
+    """
     if [row.item_id for row in before.rows] != [row.item_id for row in after.rows]:
         raise ValueError("the two evaluations are of different items")
     for name in ("judge", "rubric_version", "parts"):
@@ -535,7 +589,7 @@ def implicit_reward(
     before: Evaluation, after: Evaluation, kind: ItemKind, *, seed: int = 0
 ) -> ImplicitReward | None:
     """The change from `before` to `after` in log-probabilities; None where none were measured."""
-    _comparable(before, after)
+    check_comparable(before, after)
     better: dict[str, tuple[float, float]] = {}
     worse: dict[str, tuple[float, float]] = {}
     for old, new in zip(before.rows, after.rows, strict=True):
@@ -639,12 +693,37 @@ def failure_bounds(evaluation: Evaluation, metric: Metric) -> tuple[float, float
     return (sum(values) + failed * low) / total, (sum(values) + failed * high) / total
 
 
+def failure_bounds_of_change(
+    before: Evaluation, after: Evaluation, metric: Metric
+) -> tuple[float, float] | None:
+    """The paired change if every judgement that failed, before or after, had been as bad, and as good.
+
+    As bad for the change: a failed one before was the best, one after the worst. None where nothing
+    failed, or where the metric does not come from the judge's labels.
+    """
+    if metric.part != "writing" or metric.bounds is None:
+        return None
+    worst, best = metric.bounds
+    low = high = 0.0
+    n = failed = 0
+    for old, new in zip(before.rows, after.rows, strict=True):
+        if metric.kind not in (None, old.kind):
+            continue
+        first, second = metric.value(old), metric.value(new)
+        if (first is None and old.failure is None) or (second is None and new.failure is None):
+            continue  # not a failure: the metric leaves this answer out
+        n += 1
+        failed += first is None or second is None
+        low += (worst if second is None else second) - (best if first is None else first)
+        high += (best if second is None else second) - (worst if first is None else first)
+    return (low / n, high / n) if failed else None
+
+
 def headline(evaluation: Evaluation, *, max_failure_rate: float = 0.05, seed: int = 0) -> Headline:
     """One number that a policy which ignores the query cannot push above 0. See `Headline`."""
     if "writing" not in evaluation.parts:
         return Headline(None, why="n/a: writing was not evaluated")
-    served = _values(Metric("", "", "xy", "writing", _goal_served, ""), evaluation)
-    direct = _values(Metric("", "", "control", "writing", _direct, ""), evaluation)
+    served, direct = (_values(metric, evaluation) for metric in metrics_of(HEADLINE_PARTS))
     for failed in failures(evaluation):
         if failed.rate > max_failure_rate:
             return Headline(
@@ -669,10 +748,7 @@ def headline_change(
         if (one := headline(evaluation, max_failure_rate=max_failure_rate)).value is None:
             return Headline(None, why=one.why)
     changes = []
-    for metric in (
-        Metric("", "", "xy", "writing", _goal_served, ""),
-        Metric("", "", "control", "writing", _direct, ""),
-    ):
+    for metric in metrics_of(HEADLINE_PARTS):
         old, new = _values(metric, before), _values(metric, after)
         paired = {key: new[key] - old[key] for key in old if key in new}
         changes.append(_mean(paired, after, (-1, 1), seed))

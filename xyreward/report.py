@@ -12,11 +12,13 @@ from typing import Any
 
 from xyreward.calibrate import covered_by
 from xyreward.evaluation import (
+    METRICS,
     Evaluation,
     Headline,
     ImplicitReward,
     Line,
     failure_bounds,
+    failure_bounds_of_change,
     failures,
     headline,
     headline_change,
@@ -25,6 +27,7 @@ from xyreward.evaluation import (
 )
 from xyreward.items import ItemKind
 from xyreward.markdown import code, plain
+from xyreward.published import Band, Published, beside_of_report
 from xyreward.stats import Estimate
 
 SCHEMA = 1
@@ -72,6 +75,7 @@ def build_report(
             name: [{**asdict(f), "by_kind": dict(f.by_kind), "rate": f.rate} for f in failures(e)]
             for name, e in evaluations.items()
         },
+        "published": Published.load().to_report({r.source for r in before.rows if r.kind == "xy"}),
         "notes": list(dict.fromkeys([*before.notes, *(after.notes if after else ())])),
         "facts": {**(facts or {}), **_calibration(before)},
     }
@@ -99,7 +103,8 @@ def _line(line: Line, before: Evaluation, after: Evaluation | None) -> dict[str,
             name: failure_bounds(e, metric)
             for name, e in (("before", before), ("after", after))
             if e is not None
-        },
+        }
+        | ({"change": failure_bounds_of_change(before, after, metric)} if after else {}),
     }
 
 
@@ -132,7 +137,7 @@ def to_markdown(report: Mapping[str, Any]) -> str:
             if report["judge"]
             else ""
         )
-        + "Brackets are 95 % intervals over clusters of items (BCa bootstrap)"
+        + "Brackets are 95 % intervals over clusters of items (BCa bootstrap, expanded for few clusters)"
         + ("; changes are paired by item." if two else "."),
         "",
         "; ".join(
@@ -144,6 +149,10 @@ def to_markdown(report: Mapping[str, Any]) -> str:
     ]
     out += [*_headline_lines(report), ""]
     header = ["", "n", "before", "after", "change"] if two else ["", "n", "value"]
+    published = report.get("published")
+    bands = beside_of_report(published)
+    if bands:
+        header.append("published range, %")
     out += ["| " + " | ".join(header) + " |", "|---|" + "---:|" * (len(header) - 1)]
     for kind in (*KINDS, None):
         rows = [m for m in report["metrics"] if m["kind"] == kind]
@@ -152,7 +161,11 @@ def to_markdown(report: Mapping[str, Any]) -> str:
                 str(kind), "**all items**"
             )
             out.append("| " + " | ".join([heading] + [""] * (len(header) - 1)) + " |")
-            out += [_table_row(m, two) for m in rows]
+            for m in rows:
+                row = _table_row(m, two)
+                if bands:
+                    row += f" {bands.get(m['key'], '')} |"
+                out.append(row)
     out.append("")
     if two and any(len(set(_counts(m, two))) > 1 for m in report["metrics"]):
         out += [
@@ -160,6 +173,8 @@ def to_markdown(report: Mapping[str, Any]) -> str:
             "were measured both times, so they can differ from after minus before.",
             "",
         ]
+    if published:
+        out += [_published_line(published, report["judge"]), ""]
     implicit = {k: v for k, v in report["implicit_reward"].items() if v}
     if implicit:
         out += [*_implicit_lines(implicit), ""]
@@ -242,6 +257,33 @@ def _with_interval(
     else:
         interval = f"{low:{spec}}, {high:{spec}}"
     return f"{value:{spec}} [{interval}]"
+
+
+def _published_line(published: Mapping[str, Any], judge: str | None) -> str:
+    """Where the published ranges come from, and whether they may be compared with the table."""
+    by = (
+        f"published in the paper of {plain(published['source'])}, judge {plain(published['judge'])}"
+    )
+    if beside_of_report(published):
+        yours = f"yours is {code(judge)}" if judge else "here nothing was judged"
+        return (
+            f"Published range: over models (five; picking: six) on {plain(published['beside'])}, "
+            f"{by}; {yours}. "
+            "Figures of different judges compare only as far as the judges were found to agree."
+        )
+    titles = {metric.key: metric.title for metric in METRICS}
+    ranges: dict[str, list[str]] = {}
+    for band in (Band(**b) for b in published["bands"]):
+        ranges.setdefault(f"{band.over} on {band.items}", []).append(
+            f"{titles[band.metric]} {band}"
+        )
+    return (
+        "For orientation, not for comparison: other items and another judge. In %, "
+        + by
+        + ": "
+        + "; ".join(f"{over}: {', '.join(values)}" for over, values in ranges.items())
+        + "."
+    )
 
 
 def _implicit_lines(implicit: Mapping[str, Any]) -> list[str]:

@@ -98,7 +98,10 @@ class FileReport:
 
     def means(self) -> dict[str, Estimate]:
         """The mean reward with its interval over items, per group: empty answers count with their 0."""
-        found = {name: mean_of_sums(s.values(), bounds=(0, 1)) for name, s in self.sums.items()}
+        found = {
+            name: mean_of_sums(s.values(), bounds=(0, 1), expand=True)
+            for name, s in self.sums.items()
+        }
         return {name: one for name, one in sorted(found.items()) if one is not None}
 
 

@@ -1,0 +1,128 @@
+"""Metrics by group, and rates of failure; right values worked out here."""
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+from rows import DIRECT, GOAL, LITERAL, evaluation, failed, row
+
+from xyreward.breakdown import FEW, breakdown, failure_rates
+from xyreward.evaluation import Row, failure_bounds_of_change, measure, metrics_of
+from xyreward.verdict import Labels
+
+
+def group(
+    source: str, labels: Sequence[Labels | None], kind: Any = "xy", **fields: Any
+) -> list[Row]:
+    return [
+        row(f"{source}-{kind}-{n}", one, kind, **{"source": source, **fields})
+        for n, one in enumerate(labels)
+    ]
+
+
+def test_each_group_has_its_own_values_n_and_intervals() -> None:
+    rows = [
+        *group("so", [GOAL] * 5 + [LITERAL] * 25),
+        *group("wiki", [GOAL] * 15 + [LITERAL] * 5),
+    ]
+    first, second = breakdown(evaluation(*rows), by="source", keys=["intended_solution"])
+    assert (first.name, first.items, second.name, second.items) == ("so", 30, "wiki", 20)
+    (one,), (other,) = first.lines, second.lines
+    assert one.before is not None
+    assert other.before is not None
+    assert (one.before.value, one.before.n) == (5 / 30, 30)
+    assert (other.before.value, other.before.n) == (15 / 20, 20)
+    (alone,) = measure(evaluation(*rows[:30]), metrics=metrics_of(["intended_solution"]))
+    assert one == alone  # as if the other group were not there
+
+
+def test_small_groups_are_pooled_and_come_last_with_their_names() -> None:
+    rows = [
+        *group("big", [GOAL] * FEW),
+        *group("b", [LITERAL] * 12),
+        *group("a", [GOAL] * (FEW - 1)),
+    ]
+    big, pooled = breakdown(evaluation(*rows), by="source", keys=["misconception"])
+    assert (big.name, big.pooled) == ("big", ())
+    assert (pooled.name, pooled.pooled, pooled.items) == (None, ("a", "b"), 31)
+    (line,) = pooled.lines
+    assert line.before is not None
+    assert line.before.value == 19 / 31
+
+
+def test_a_group_is_as_large_as_its_clusters_are_many() -> None:
+    many = group("many", [GOAL] * FEW)
+    few = group("few", [GOAL] * 40, cluster="all alike")
+    found = breakdown(evaluation(*many, *few), by="source", keys=["misconception"])
+    assert [(g.name, g.items, g.clusters, g.too_few) for g in found] == [
+        ("few", 40, 1, ("misconception",)),  # alone, so not pooled; and not shown
+        ("many", FEW, FEW, ()),
+    ]
+    assert found[0].lines == ()
+
+
+def test_what_is_measured_on_too_few_of_a_group_is_named_and_not_shown() -> None:
+    rows = [*group("s", [GOAL] * 25), *group("s", [DIRECT] * 3, "control")]
+    (found,) = breakdown(
+        evaluation(*rows), by="source", keys=["misconception", "control_direct", "picking"]
+    )
+    assert [line.metric.key for line in found.lines] == ["misconception"]
+    assert found.too_few == ("control_direct",)
+    (lower,) = breakdown(evaluation(*rows), by="source", keys=["control_direct"], few=3)
+    assert [line.metric.key for line in lower.lines] == ["control_direct"]
+
+
+def test_kinds_are_never_pooled() -> None:
+    rows = [*group("s", [GOAL] * 4), *group("s", [DIRECT] * 3, "control")]
+    found = breakdown(evaluation(*rows), by="kind", few=4)
+    assert [(g.name, g.pooled) for g in found] == [("xy", ()), ("control", ())]
+    assert found[1].too_few == ("control_direct", "control_invents")
+
+
+@pytest.mark.parametrize("by", ["domain", "language"])
+def test_domains_and_languages_are_groups_too(by: Any) -> None:
+    rows = [*group("s", [GOAL] * 25, **{by: "x"}), *group("t", [LITERAL] * 21, **{by: "y"})]
+    found = breakdown(evaluation(*rows), by=by, keys=["misconception"])
+    assert [(g.name, g.lines[0].before.value) for g in found if g.lines[0].before] == [
+        ("x", 1.0),
+        ("y", 0.0),
+    ]
+
+
+def test_changes_of_a_group_are_paired() -> None:
+    before = group("s", [LITERAL] * 10 + [GOAL] * 15)
+    after = group("s", [GOAL] * 20 + [LITERAL] * 5)
+    (found,) = breakdown(
+        evaluation(*before), evaluation(*after), by="source", keys=["misconception"]
+    )
+    assert found.lines[0].change is not None
+    assert found.lines[0].change.value == pytest.approx(20 / 25 - 15 / 25)
+
+
+# ---------------------------------------------------------------- failures
+
+
+def test_failures_and_abstentions_have_rates_and_intervals_per_kind() -> None:
+    rows = [row(f"x{n}", GOAL) for n in range(8)]
+    rows += [failed("x8", why="timeout"), failed("x9", why="refused")]
+    rows += [row(f"c{n}", DIRECT, "control") for n in range(4)]
+    xy, control = failure_rates(evaluation(*rows))
+    assert (xy.kind, xy.failed.value, xy.failed.n) == ("xy", 2 / 10, 10)
+    assert xy.abstained.value == 1 / 10
+    assert (control.failed.value, control.failed.low) == (0, 0)
+    assert control.failed.high == pytest.approx(1 - 0.05 ** (1 / 4))
+    assert failure_rates(evaluation(row("a"))) == []  # nothing was judged
+
+
+def test_bounds_of_a_change_are_those_of_every_way_to_fill_the_failures_in() -> None:
+    before = [row("a", LITERAL), failed("b"), row("c", GOAL), failed("d")]
+    after = [row("a", GOAL), row("b", GOAL), failed("c"), failed("d")]
+    (metric,) = metrics_of(["misconception"])
+    # a: +1. b: 1 - {0, 1}. c: {0, 1} - 1. d: {0, 1} - {0, 1}.
+    filled = [(1 + (1 - b) + (c - 1) + (d2 - d1)) / 4 for b, c, d1, d2 in product((0, 1), repeat=4)]
+    found = failure_bounds_of_change(evaluation(*before), evaluation(*after), metric)
+    assert found == (min(filled), max(filled)) == (-1 / 4, 3 / 4)
+    assert failure_bounds_of_change(evaluation(before[0]), evaluation(after[0]), metric) is None
+    (length,) = metrics_of(["length"])
+    assert failure_bounds_of_change(evaluation(*before), evaluation(*after), length) is None

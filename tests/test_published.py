@@ -1,0 +1,110 @@
+"""Published ranges stand beside figures on the benchmark's own items, and nowhere in statistics."""
+
+import json
+from dataclasses import replace
+from importlib import resources
+
+import pytest
+from rows import DIRECT, GOAL, LITERAL, evaluation, row
+
+from xyreward.evaluation import METRICS, Evaluation
+from xyreward.published import ALL_SOURCES, STACK_OVERFLOW, Band, Published
+from xyreward.report import build_report, to_json, to_markdown
+
+
+def on(*sources: str, judge: str | None = "local") -> Evaluation:
+    rows = [row(f"i{n}", GOAL if n % 2 else LITERAL, source=s, picked=1.0, picked_first=0.5,
+                pick_margin=1.0) for n, s in enumerate(sources * 4)]  # fmt: skip
+    rows += [row(f"c{n}", DIRECT, "control", source="mini") for n in range(3)]
+    return evaluation(*rows, judge=judge)
+
+
+def test_the_file_holds_ranges_of_our_metrics_and_no_row_of_a_model() -> None:
+    published = Published.load()
+    assert published.judge == "Claude Sonnet 4.5"
+    assert {b.metric for b in published.bands} <= {m.key for m in METRICS}
+    assert {b.over for b in published.bands} == {
+        "five models", "six models (GPT-4.1 added)", "human answers",
+    }  # fmt: skip
+    for band in published.bands:
+        assert band.items in (STACK_OVERFLOW, ALL_SOURCES)
+        known = [end for end in (band.low, band.high) if end is not None]
+        assert known == sorted(known)
+        assert all(1 < end <= 100 for end in known)  # per cent
+    text = resources.files("xyreward").joinpath("published.json").read_text("utf-8")
+    (models,) = [line for line in text.splitlines() if '"models"' in line]
+    for name in json.loads(text)["models"].split(", "):
+        assert text.count(name) == models.count(name) == 1
+
+
+def test_a_band_reads_as_a_range() -> None:
+    assert str(Band("m", "i", 75, 86, "five models")) == "75-86"
+    assert str(Band("m", "i", None, 63, "five models")) == "at most 63"
+    assert str(Band("m", "i", 2.5, None, "five models")) == "at least 2.5"
+
+
+@pytest.mark.parametrize("name", ["Stack Overflow", "stackoverflow", "stack_overflow"])
+def test_on_stack_overflow_alone_its_bands_stand_beside(name: str) -> None:
+    found = Published.load().beside([name, name])
+    assert found is not None
+    items, bands = found
+    assert items == STACK_OVERFLOW
+    assert {key: str(band) for key, band in bands.items()} == {
+        "stated_solution": "75-86",
+        "intended_solution": "59-71",
+        "paper_focus_intended": "35-41",
+        "paper_focus_stated": "47-57",
+    }
+
+
+@pytest.mark.parametrize(
+    "sources", [["Stack Overflow", "WikiHow"], ["allenai/XYBench-dataset"], ["curated"]]
+)
+def test_on_other_items_of_the_benchmark_those_of_all_sources_do(sources: list[str]) -> None:
+    found = Published.load().beside(sources)
+    assert found is not None
+    items, bands = found
+    assert items == ALL_SOURCES
+    assert str(bands["misconception"]) == "at most 63"  # the models', not the 79-90 of people
+    assert str(bands["picking"]) == "71-84"
+
+
+@pytest.mark.parametrize("sources", [["mini"], ["Stack Overflow", "mini"], [""], []])
+def test_on_any_other_item_none_does(sources: list[str]) -> None:
+    assert Published.load().beside(sources) is None
+
+
+def test_the_table_has_the_column_only_for_the_benchmarks_items() -> None:
+    page = to_markdown(build_report(on("Stack Overflow")))
+    (focus,) = [ln for ln in page.splitlines() if ln.startswith("| focus intended, of the paper's")]
+    assert focus.endswith("| 35-41 |")
+    (ours,) = [ln for ln in page.splitlines() if ln.startswith("| focus intended, % ")]
+    assert ours.endswith("|  |")  # of our four shares, which the paper does not have
+    assert "judge Claude Sonnet 4.5; yours is `local`." in page
+    tables = [ln.count("|") for ln in page.splitlines() if ln.startswith("|")]
+    assert set(tables) == {5}
+
+    page = to_markdown(build_report(on("mini")))
+    assert "published range" not in page
+    assert "For orientation, not for comparison: other items and another judge." in page
+    assert "five models on Stack Overflow: stated solution 75-86, intended solution 59-71" in page
+    assert "human answers on all sources: misconception identified 79-90" in page
+
+
+def test_bands_change_no_figure() -> None:
+    def figures(evaluation: Evaluation) -> object:
+        report = build_report(evaluation, evaluation)
+        return {k: v for k, v in report.items() if k != "published"}
+
+    assert figures(on("Stack Overflow")) == figures(on("mini"))
+    report = build_report(on("mini"))
+    assert json.loads(to_json(report))["published"]["beside"] is None
+    old = {k: v for k, v in report.items() if k != "published"}  # a report of an earlier version
+    assert "Published" not in to_markdown(old)
+
+
+def test_where_nothing_was_judged_no_judge_is_named() -> None:
+    bare = replace(on("curated", judge=None), parts=("picking",))
+    page = to_markdown(build_report(bare))
+    assert "here nothing was judged" in page
+    assert "| 71-84 |" in page

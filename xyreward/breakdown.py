@@ -1,0 +1,156 @@
+"""Metrics by source, domain, language or kind of item, and how often judging failed.
+
+A group of few clusters tells nothing by itself: such groups are pooled, and what is measured on too few
+even then is named and not shown.
+
+Not here: the metrics themselves (`evaluation.py`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from xyreward.evaluation import Evaluation, Line, Metric, Row, check_comparable, measure, metrics_of
+from xyreward.items import ItemKind
+from xyreward.stats import Column, Estimate, means
+
+Dimension = Literal["source", "domain", "language", "kind"]
+
+FEW = 20
+"""Clusters below which a group is pooled, and a metric within a group not shown: the interval of a
+rate over 19 clusters spans some 40 points, and BCa over fewer holds the truth less often than it says."""
+
+KEYS = (
+    "stated_solution",
+    "intended_solution",
+    "focus_intended",
+    "misconception",
+    "goal_served",
+    "control_direct",
+    "control_invents",
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The metrics of the items that share a source, a domain, a language or a kind."""
+
+    name: str | None
+    """As the items have it, untrusted; None: pooled from small groups."""
+    items: int
+    clusters: int
+    lines: tuple[Line, ...]
+    """As of `measure`; n and intervals are in the estimates."""
+    too_few: tuple[str, ...] = ()
+    """Keys of metrics that were measured on fewer than `few` clusters of the group."""
+    pooled: tuple[str, ...] = ()
+    """Names of the groups that were pooled."""
+
+
+def breakdown(
+    before: Evaluation,
+    after: Evaluation | None = None,
+    *,
+    by: Dimension,
+    keys: Sequence[str] = KEYS,
+    few: int = FEW,
+    seed: int = 0,
+) -> list[Group]:
+    """The metrics of every group; with two evaluations also their paired changes.
+
+    Groups with fewer than `few` clusters are pooled into one, which comes last (kinds are not: their
+    metrics have nothing in common). The others come by size, then by name.
+
+    Raises:
+        ValueError: the evaluations are not comparable, or there is no such metric.
+    """
+    metrics = metrics_of(keys)
+    if after is not None:
+        check_comparable(before, after)
+    positions: dict[str, list[int]] = defaultdict(list)
+    for i, row in enumerate(before.rows):
+        positions[getattr(row, by)].append(i)
+    size = {name: _clusters(before, where) for name, where in positions.items()}
+    small = sorted(name for name in size if size[name] < few and by != "kind")
+    if len(small) == 1:
+        small = []  # a pool of one hides its name and gains nothing; its figures are withheld below
+    large = sorted(set(size) - set(small), key=lambda name: (-len(positions[name]), name))
+    groups: list[tuple[str | None, list[int]]] = [(name, positions[name]) for name in large]
+    if small:
+        groups.append((None, sorted(i for name in small for i in positions[name])))
+    found = []
+    for group, where in groups:
+        old = _only(before, where)
+        new = _only(after, where) if after is not None else None
+        enough: list[Metric] = []
+        too_few: list[Metric] = []
+        for metric in metrics:
+            if metric.part not in before.parts:
+                continue
+            measured = {r.cluster for r in old.rows if metric.kind in (None, r.kind)}
+            if measured:
+                (enough if len(measured) >= few else too_few).append(metric)
+        found.append(
+            Group(
+                name=group,
+                items=len(where),
+                clusters=_clusters(before, where),
+                lines=tuple(measure(old, new, metrics=enough, seed=seed)),
+                too_few=tuple(metric.key for metric in too_few),
+                pooled=tuple(small) if group is None else (),
+            )
+        )
+    return found
+
+
+def _clusters(evaluation: Evaluation, where: Sequence[int]) -> int:
+    return len({evaluation.rows[i].cluster for i in where})
+
+
+def _only(evaluation: Evaluation, where: Sequence[int]) -> Evaluation:
+    return replace(evaluation, rows=tuple(evaluation.rows[i] for i in where))
+
+
+@dataclass(frozen=True)
+class FailureRates:
+    """How often an answer to one kind of item got no labels. Shares in [0, 1], lower is better."""
+
+    kind: ItemKind
+    failed: Estimate
+    """The judge gave no verdict, for whatever reason."""
+    abstained: Estimate
+    """The judge refused to judge (kind of failure `refused`); among `failed`."""
+
+
+def failure_rates(evaluation: Evaluation, *, seed: int = 0) -> list[FailureRates]:
+    """Failures and abstentions of the judge with intervals, per kind of item; counts: `failures`.
+
+    The policy's own abstentions are metrics: `empty`, `no_solution`. How much failures could change a
+    metric: `failure_bounds`, `failure_bounds_of_change`.
+    """
+
+    def judged(row: Row, yes: bool) -> float | None:
+        return float(yes) if row.verdict or row.failure else None
+
+    def refused(row: Row) -> bool:
+        return row.failure is not None and row.failure["kind"] == "refused"
+
+    found = []
+    kinds: tuple[ItemKind, ...] = ("xy", "control")
+    for kind in kinds:
+        rows = [row for row in evaluation.rows if row.kind == kind]
+        failed, abstained = means(
+            [
+                Column([judged(r, r.failure is not None) for r in rows], (0, 1)),
+                Column([judged(r, refused(r)) for r in rows], (0, 1)),
+            ],
+            [row.cluster for row in rows],
+            expand=True,
+            seed=seed,
+        )
+        if failed and abstained:
+            found.append(FailureRates(kind, failed, abstained))
+    return found
