@@ -446,7 +446,7 @@ def test_means_are_apart_by_kind_and_have_an_interval_over_items() -> None:
     from xyreward.stats import mean
 
     assert hidden == mean([float(n % 3 > 0) for n in range(30)] * 2, [str(n) for n in range(30)] * 2,
-                          bounds=(0, 1))  # fmt: skip
+                          bounds=(0, 1), expand=True)  # fmt: skip
 
 
 def test_memory_for_means_does_not_grow_with_items(monkeypatch: pytest.MonkeyPatch) -> None:
