@@ -233,7 +233,11 @@ def test_a_control_is_compared_by_its_own_prompt_and_text_is_fenced(api: FakeAPI
         assert "<" not in "".join(parts.values())
 
 
-@pytest.mark.parametrize("judge", ["local", ScriptedJudge({}), "panel:local,scripted"], ids=["local", "scripted", "panel"])
+@pytest.mark.parametrize(
+    "judge",
+    ["local", ScriptedJudge({}), "panel:local,scripted"],
+    ids=["local", "scripted", "panel"],
+)
 def test_a_judge_of_single_answers_is_refused(judge: Any, tmp_path: Path) -> None:
     if judge == "panel:local,scripted":
         (tmp_path / "s.jsonl").write_text("")
