@@ -197,7 +197,7 @@ def test_a_judge_that_is_asked_now_and_fails_ends_with_status_1(run: Any) -> Non
     judge = "scripted:" + write(script, "script.jsonl")
     done = run("agree", labels(3), "--ask", judge)
     assert done.status == 1
-    assert "no verdict on 1 answers, which are in no figure" in done.err
+    assert "no verdict on 1 answer, which is in no figure" in done.err
     assert f"| `{judge}` | 2 | 1 | 0 |" in done.out
 
 
@@ -216,8 +216,8 @@ def test_annotate_writes_a_sheet_and_no_second_one_over_it(run: Any) -> None:
     done = run("annotate", "answers.jsonl", "--out", "sheets/sheet.html")
     assert done.status == 0
     assert done.out.startswith("3 answers to label in sheets/sheet.html (sheet ")
-    assert "1 rows had an answer that is there already" in done.out
-    assert "1 empty answers are left out" in done.out
+    assert "1 row had an answer that is there already" in done.out
+    assert "1 empty answer is left out" in done.out
     text = Path("sheets/sheet.html").read_text("utf-8")
     assert "secret-policy" not in text
     again = run("annotate", "answers.jsonl", "--out", "sheets/sheet.html")

@@ -2,12 +2,17 @@
 
 import pytest
 
-from xyreward.words import did_you_mean, dollars, noun
+from xyreward.words import counted, did_you_mean, dollars, noun
 
 
 def test_one_thing_is_singular_and_all_else_plural() -> None:
     assert [noun(n, "call") for n in (0, 1, 2)] == ["calls", "call", "calls"]
     assert [noun(n, "batch", "batches") for n in (0, 1, 2)] == ["batches", "batch", "batches"]
+
+
+def test_a_count_comes_with_its_word_and_with_commas() -> None:
+    assert [counted(n, "pair") for n in (0, 1, 1200)] == ["0 pairs", "1 pair", "1,200 pairs"]
+    assert counted(2, "row has", "rows have") == "2 rows have"
 
 
 def test_only_what_is_close_is_suggested() -> None:

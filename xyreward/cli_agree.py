@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from xyreward.words import counted, noun
+
 if TYPE_CHECKING:
     from xyreward.ratings import Labelled
 
@@ -151,7 +153,8 @@ def agree(
                 f"{keep(one, record_folder)}: {one.judge} ({one.rubric_version}) {one.line()}"
             )
     if failed:
-        cli._note(f"{ask}: no verdict on {failed} answers, which are in no figure")
+        which = noun(failed, "which is", "which are")
+        cli._note(f"{ask}: no verdict on {counted(failed, 'answer')}, {which} in no figure")
         raise typer.Exit(cli.FAILED)
 
 
@@ -184,14 +187,16 @@ def annotate(
     made = sheet(file, seed=seed, notes=not without_notes, limit=limit)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(made.html, "utf-8")
-    cli._say(f"{made.answers} answers to label in {out} (sheet {made.hash})")
+    cli._say(f"{counted(made.answers, 'answer')} to label in {out} (sheet {made.hash})")
     if made.repeated:
-        cli._say(f"{made.repeated} rows had an answer that is there already")
+        cli._say(f"{counted(made.repeated, 'row')} had an answer that is there already")
     if made.empty:
-        cli._say(f"{made.empty} empty answers are left out: their labels are known")
+        are = noun(made.empty, "is left out: its", "are left out: their")
+        cli._say(f"{counted(made.empty, 'empty answer')} {are} labels are known")
     if lines := file.other_queries:
         cli._note(
-            f"{len(lines)} rows have a query that is not that of their item, first line {lines[0]}"
+            f"{counted(len(lines), 'row has', 'rows have')} a query that is not that of "
+            f"{noun(len(lines), 'its', 'their')} item, first line {lines[0]}"
         )
 
 
@@ -222,7 +227,8 @@ def _add_judges(
         with VerdictStore.open(options.get("store"), create=False) as store:
             counts = add_stored(labelled, store, against_store, known)
         for version, count in counts.items():
-            cli._note(f"store: {count} verdicts of {against_store} ({version}) on these answers")
+            what = counted(count, "verdict")
+            cli._note(f"store: {what} of {against_store} ({version}) on these answers")
     if ask is None:
         if dry_run:
             cli._say("makes no calls. Nothing was sent.")

@@ -11,6 +11,11 @@ def noun(n: int, one: str, many: str | None = None) -> str:
     return one if n == 1 else many or f"{one}s"
 
 
+def counted(n: int, one: str, many: str | None = None) -> str:
+    """How many of what: `1 pair`, `1,200 pairs`."""
+    return f"{n:,} {noun(n, one, many)}"
+
+
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """`did you mean 'x'?` where a known name is close to what was given, else nothing."""
     close = difflib.get_close_matches(given, list(known), n=1)
