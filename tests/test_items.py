@@ -245,3 +245,14 @@ def test_a_data_set_with_dates_and_images_in_its_meta_has_a_hash() -> None:
     with_date = make_item(meta={"asked": date(2026, 1, 2), "image": b"\xff\xd8"})
     other_date = make_item(meta={"asked": date(2026, 1, 3), "image": b"\xff\xd8"})
     assert items_hash([with_date]) != items_hash([other_date])
+
+
+def test_a_copy_with_another_query_has_the_text_and_hash_of_that_query() -> None:
+    """pydantic copies what a cached property has worked out, too: a masked query kept its text."""
+    item = make_item(query="Write to ada@lovelace.org?")
+    assert "ada@" in item.query_text
+    known = item.content_hash
+    masked = item.model_copy(update={"query": "Write to [email]?"})
+    assert masked.query_text == "Write to [email]?"
+    assert masked.content_hash == make_item(query="Write to [email]?").content_hash != known
+    assert item.model_copy(update={"source": "x"}).content_hash == known

@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -242,6 +242,14 @@ class Item(_Frozen):
         """
         return text_hash(self.query_text)
 
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """As pydantic's; a copy with another query does not keep what was worked out from this one."""
+        copied = super().model_copy(update=update, deep=deep)
+        if update and "query" in update:
+            for name in ("query_text", "content_hash"):
+                copied.__dict__.pop(name, None)
+        return copied
+
     @property
     def bare(self) -> bool:
         """Whether only the query is known: a model has to infer what it is after (`Item.of_query`)."""
@@ -274,6 +282,16 @@ class Item(_Frozen):
 def folded(text: str) -> str:
     """A text in Unicode NFC, runs of white space one space: texts that are equal then read the same."""
     return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+def without_invisible(text: str) -> str:
+    """A text without format characters: zero-width spaces, soft hyphens, marks of direction (category Cf).
+
+    A reader does not see them, and they must not tell two texts apart.
+    """
+    if text.isascii():
+        return text
+    return "".join(c for c in text if c.isascii() or unicodedata.category(c) != "Cf")
 
 
 def text_hash(text: str) -> str:

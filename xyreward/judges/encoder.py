@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from xyreward.embedded import encoder_dir
 from xyreward.errors import MissingDependency
+from xyreward.items import without_invisible
 
 Vectors = NDArray[np.float32]
 """Shape (N, 384), rows of length 1."""
@@ -122,11 +123,7 @@ def plain(text: str) -> str:
     """
     if text.isascii():
         return text
-    return unicodedata.normalize("NFKC", _without_invisible(text))
-
-
-def _without_invisible(text: str) -> str:
-    return "".join(c for c in text if c.isascii() or unicodedata.category(c) != "Cf")
+    return unicodedata.normalize("NFKC", without_invisible(text))
 
 
 def chunks(answer: str) -> list[str]:
@@ -135,7 +132,7 @@ def chunks(answer: str) -> list[str]:
     A chunk depends on its own paragraph only, so text that is added in paragraphs of its own leaves
     the other chunks as they are, whatever it holds. Chunks are `plain`.
     """
-    answer = _without_invisible(answer[:MAX_CHARACTERS])
+    answer = without_invisible(answer[:MAX_CHARACTERS])
     return list(islice(_pieces(answer), MAX_CHUNKS)) or [plain(answer.strip()[:CHUNK_CHARACTERS])]
 
 
