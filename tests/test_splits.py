@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from xyreward.errors import ConfigError, DataError, LeakError
 from xyreward.items import XY_KINDS, Item
+from xyreward.loading import bundled_splits, load_items
 from xyreward.splits import (
     SIDES,
     Placement,
@@ -24,9 +25,11 @@ from xyreward.splits import (
     Splits,
     assign_splits,
     check_no_overlap,
+    clusters_of,
     leave_one_source_out,
     near_duplicates,
     official_side,
+    tokens,
 )
 from xyreward.testing import make_item, make_reference
 
@@ -318,8 +321,10 @@ def test_a_lock_of_another_data_set_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     lock = tmp_path / "splits.json"
-    assign_splits(strangers(5), lock)
     with caplog.at_level(logging.WARNING, "xyreward.splits"):
+        assign_splits(strangers(5), lock)
+        assert f"{lock} is not there: all sides are assigned anew and kept there" in caplog.text
+        caplog.clear()
         assign_splits(strangers(6), lock)
         assert caplog.text == ""
         assign_splits(strangers(4, start=50), lock)
@@ -795,3 +800,69 @@ def test_real_questions_that_occur_many_times_stay_together(external_data: Path)
     train, test = splits.select(items, "train"), splits.select(items, "test")
     assert not {i.query for i in train} & {i.query for i in test}
     check_no_overlap(train, test)
+
+
+# ---------------------------------------------------------------- what is not seen, and clusters
+
+HIDING = {
+    "zero-width space": "\u200b",
+    "zero-width no-break space": "\ufeff",
+    "soft hyphen": "\u00ad",
+    "word joiner": "\u2060",
+    "right-to-left mark": "\u200f",
+    "tag": "\U000e0041",
+    "grapheme joiner": "\u034f",
+    "variation selector": "\ufe0f",
+    "filler": "\u3164",
+}
+
+
+@pytest.mark.parametrize("hidden", HIDING.values(), ids=HIDING.keys())
+def test_what_is_not_seen_hides_no_near_duplicate(hidden: str) -> None:
+    query = "How do I keep the cellar of a house from the thirties dry in a wet spring?"
+    stuffed = " ".join(f"{word[:1]}{hidden}{word[1:]}" for word in query.split())
+    assert tokens(stuffed) == tokens(query)
+    one, other = make_item(id="one", query=query), make_item(id="other", query=stuffed)
+    assert one.content_hash != other.content_hash
+    assert len(set(clusters_of([one, other]).values())) == 1
+    with pytest.raises(LeakError):
+        check_no_overlap([other], [one])
+
+
+def test_the_sides_and_clusters_of_mini_are_those_that_it_is_published_with() -> None:
+    items = load_items("mini")
+    assert assign_splits(items).placements == bundled_splits().placements
+
+
+def test_clusters_are_those_of_the_splits_and_else_of_what_nearly_repeats() -> None:
+    first = make_item(id="a", query="How do I mend the old wooden fence behind my house?")
+    again = make_item(id="b", query="How do I mend the old wooden fence behind our house?")
+    apart = make_item(id="c", query="Where can I buy fresh yeast on a Sunday evening?")
+    friend = make_item(id="d", query="Is sourdough safe for a dog?", group="thread-1", source="s")
+    reply = make_item(id="e", query="And what about a cat?", group="thread-1", source="s")
+    found = clusters_of([first, again, apart, friend, reply])
+    assert found["a"] == found["b"] == min(first.content_hash, again.content_hash)
+    assert found["c"] == apart.content_hash
+    assert found["d"] == found["e"]
+    assert len(set(found.values())) == 3
+    assert found == clusters_of([reply, apart, again, friend, first])
+    placed = Splits(
+        {first.content_hash: Placement("train", "x"), apart.content_hash: Placement("train", "x")}
+    )
+    joined = clusters_of([first, again, apart, friend], placed)
+    assert (joined["a"], joined["b"], joined["c"]) == ("x", "x", "x")
+    assert joined["d"] == friend.content_hash
+    assert clusters_of([apart], placed) == {"c": "x"}
+
+
+def test_a_look_at_what_would_be_leaves_the_lock_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lock = tmp_path / "folder" / "splits.json"
+    would_be = assign_splits(strangers(5), lock, write=False)
+    assert list(tmp_path.iterdir()) == []
+    assert caplog.text.rstrip().endswith(f"{lock} is not there: all sides are assigned anew")
+    assert assign_splits(strangers(5), lock).placements == would_be.placements
+    before = lock.read_bytes()
+    assert len(assign_splits(strangers(8), lock, write=False).placements) == 8
+    assert lock.read_bytes() == before

@@ -13,7 +13,7 @@ from xyreward.errors import DataError
 from xyreward.items import Item
 from xyreward.loading import bundled_splits, load_items
 from xyreward.pairs.held_out import HeldOut
-from xyreward.splits import Side, Splits, assign_splits, check_no_overlap
+from xyreward.splits import Side, Splits, assign_splits, check_no_overlap, clusters_of
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,18 @@ class Sides:
 
     def clusters(self, items: Sequence[Item]) -> dict[str, str]:
         """Item id -> cluster."""
-        return {item.id: self.splits.placements[item.content_hash].cluster for item in items}
+        return clusters_of(items, self.splits)
 
 
-def load_sides(sources: Sequence[ItemsConfig], splits_lock: str | None) -> Sides:
+def load_sides(
+    sources: Sequence[ItemsConfig], splits_lock: str | None, *, write_lock: bool = True
+) -> Sides:
     """Load every source, put every item on a side, and make sure that nothing held out is trained on.
+
+    Args:
+        sources: of items.
+        splits_lock: see `assign_splits`.
+        write_lock: False: what is new in the lock is not written, as in a dry run.
 
     Raises:
         DataError: see `load_items`; also: ids that occur in two sources.
@@ -70,7 +77,7 @@ def load_sides(sources: Sequence[ItemsConfig], splits_lock: str | None) -> Sides
                 for i in twice
             ]
         )
-    splits = assign_splits(items, splits_lock, known=known)
+    splits = assign_splits(items, splits_lock, known=known, write=write_lock)
     sides = Sides(tuple(items), splits, tuple(lines))
     check_no_overlap(sides.select("train"), [*sides.select("dev"), *sides.select("test")])
     return sides

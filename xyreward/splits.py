@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from xyreward.errors import ConfigError, DataError, LeakError, printable
-from xyreward.items import XY_KINDS, Item, text_hash
+from xyreward.items import XY_KINDS, Item, text_hash, without_invisible
 from xyreward.split_names import split_in
 from xyreward.strict_json import faults, parse_json
 
@@ -146,6 +146,7 @@ def assign_splits(
     *,
     known: Splits | None = None,
     shares: Mapping[Side, float] = SHARES,
+    write: bool = True,
 ) -> Splits:
     """Put every item on a side: train 60 %, dev 15 %, test 25 %.
 
@@ -164,6 +165,7 @@ def assign_splits(
             (atomically, old entries kept, and what another process added meanwhile is taken over).
         known: sides that hold from elsewhere, e.g. those of the bundled items; the lock wins.
         shares: side -> share of the items of each stratum; all three sides, sum 1.
+        write: False: the lock is read and left as it is, for a look at what would be.
 
     Raises:
         ConfigError: the lock is no path, a folder, or in a place that cannot be read or written.
@@ -181,6 +183,12 @@ def assign_splits(
         return _deal(_clusters(items), elsewhere, shares)
     path = _lock_path(lock)
     before = _read_lock(path)
+    if not before and not path.exists():
+        logger.warning(  # of a mistyped path all sides would be dealt anew, without a word
+            "%s is not there: all sides are assigned anew%s",
+            printable(str(path)),
+            " and kept there" if write else "",
+        )
     if before and items and not any(item.content_hash in before for item in items):
         logger.warning(
             "%s has %d queries and none of these %d items; they are added to it. If it is the "
@@ -191,7 +199,7 @@ def assign_splits(
         )
     clusters = _clusters(items)
     splits = _deal(clusters, {**elsewhere, **before}, shares)
-    if splits.placements == before:
+    if not write or splits.placements == before:
         return splits  # and a lock in a read-only place will do
     from filelock import FileLock
 
@@ -403,8 +411,29 @@ def _stratum(item: Item) -> tuple[str, bool]:
     return item.kind, item.kind == "xy" and kinds >= XY_KINDS
 
 
-def _clusters(items: Sequence[Item]) -> list[list[Item]]:
-    """Connected components under: same query, near-duplicate query, same group."""
+def clusters_of(items: Sequence[Item], splits: Splits | None = None) -> dict[str, str]:
+    """Item id -> the name of its cluster: items of one cluster are one witness, and not several.
+
+    Args:
+        items: each id once.
+        splits: items that have a place in these are in the clusters of that place. Others join those that
+            they nearly repeat, or whose `group` they share, or make clusters of their own.
+    """
+    placed = splits.placements if splits else {}
+    if all(item.content_hash in placed for item in items):
+        return {item.id: placed[item.content_hash].cluster for item in items}
+    named: dict[str, str] = {}
+    for members in _clusters(items, placed):
+        hashes = {item.content_hash for item in members}
+        name = min({placed[h].cluster for h in hashes if h in placed} or hashes)
+        named |= {item.id: name for item in members}
+    return named
+
+
+def _clusters(
+    items: Sequence[Item], placed: Mapping[str, Placement] | None = None
+) -> list[list[Item]]:
+    """Connected components under: same query, near-duplicate query, same group, same cluster in `placed`."""
     parent = list(range(len(items)))
 
     def find(i: int) -> int:
@@ -418,6 +447,8 @@ def _clusters(items: Sequence[Item]) -> list[list[Item]]:
         keys: list[tuple[str, ...]] = [("query", item.content_hash)]
         if item.group is not None:
             keys.append(("group", item.source, item.group))
+        if placed and item.content_hash in placed:
+            keys.append(("cluster", placed[item.content_hash].cluster))
         for key in keys:
             parent[find(i)] = find(first.setdefault(key, i))
     for i, j in near_duplicates([item.query_text for item in items], cluster=find):
@@ -436,9 +467,22 @@ _TOKEN = re.compile(
 )
 
 
+# What is not shown either, beside the format characters: joiners, selectors of a glyph's form, fillers.
+# (Unicode: Default_Ignorable_Code_Point.) Fillers count as letters, and the others divide words.
+_NOT_SHOWN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+
+
 def tokens(text: str) -> list[str]:
-    """Words, or characters where a script puts no spaces between words, without case and width."""
-    folded = unicodedata.normalize("NFKC", text).casefold()
+    """Words, or characters where a script puts no spaces between words.
+
+    Case and width do not count, nor does what is not seen: one zero-width space in each word would hide
+    a near-duplicate.
+    """
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", _NOT_SHOWN.sub("", without_invisible(text)))
+    folded = text.casefold()
     found: list[str] = _TOKEN.findall(folded) or folded.split()
     return found
 

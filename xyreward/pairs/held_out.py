@@ -13,7 +13,6 @@ Not here: paraphrases, of queries or of answers; assigning sides (`splits.py`).
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cached_property
@@ -55,7 +54,7 @@ class HeldOut:
         self, items: Sequence[Item], splits: Splits | None = None, *, solutions: bool = True
     ) -> None:
         self.items = tuple(items)
-        self._splits = splits
+        self.splits = splits
         self._ids = {(item.source, item.id) for item in items}
         self._groups = {(item.source, item.group) for item in items if item.group is not None}
         self._clusters = {c for item in items if (c := self._cluster(item)) is not None}
@@ -103,7 +102,7 @@ class HeldOut:
         return self._answered[text]
 
     def _cluster(self, item: Item) -> str | None:
-        placement = self._splits.placements.get(item.content_hash) if self._splits else None
+        placement = self.splits.placements.get(item.content_hash) if self.splits else None
         return placement.cluster if placement else None
 
     @cached_property
@@ -142,13 +141,6 @@ class _Queries:
         )
 
 
-def _words(text: str) -> list[str]:
-    """Tokens without what is not seen: soft hyphens and joiners inside words would hide all of them."""
-    if not text.isascii():
-        text = "".join(c for c in text if unicodedata.category(c) != "Cf")
-    return tokens(text)
-
-
 class _Answers:
     """Finds texts that stand in another one, by an index of their shingles.
 
@@ -157,8 +149,8 @@ class _Answers:
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
-        self._texts = [text for text in dict.fromkeys(texts) if len(_words(text)) >= SHORTEST]
-        hashed = [np.unique(_hashes(_words(text))) for text in self._texts]
+        self._texts = [text for text in dict.fromkeys(texts) if len(tokens(text)) >= SHORTEST]
+        hashed = [np.unique(_hashes(tokens(text))) for text in self._texts]
         every, counts = (
             np.unique(np.concatenate(hashed), return_counts=True)
             if hashed
@@ -177,7 +169,7 @@ class _Answers:
         """Whether one of the texts stands in this one."""
         if len(self._keys) == 0:
             return False
-        found = _words(text)
+        found = tokens(text)
         hashes = _hashes(found)
         at = np.searchsorted(self._keys, hashes)
         hits = np.flatnonzero(self._keys[np.minimum(at, len(self._keys) - 1)] == hashes)
@@ -202,7 +194,7 @@ def _needed(shingles: int) -> int:
 
 
 def _shingles(text: str) -> set[Shingle]:
-    return set(_windows(_words(text)))
+    return set(_windows(tokens(text)))
 
 
 def _windows(found: Sequence[str]) -> zip[Shingle]:
