@@ -295,6 +295,15 @@ def test_an_answer_that_begins_with_an_english_message_is_read_to_its_end() -> N
     assert not answers_in_another(item, message * 7 + GERMAN * 9)
 
 
+def test_an_answer_that_begins_in_the_language_asked_for_and_goes_on_in_another_is_found() -> None:
+    greeting = " ".join(GERMAN.split())[:250]
+    assert language_of(greeting) == "de"
+    assert speaks_another(f"{greeting}\n\n{' '.join([LONG] * 6)}", "de")
+    assert not speaks_another(" ".join([GERMAN] * 6), "de")
+    # A closing line in another language makes no other language of the whole.
+    assert not speaks_another(f"{' '.join([GERMAN] * 6)}\n\n{LONG[:110]}", "de")
+
+
 def test_the_language_that_an_item_names_counts_unless_it_is_the_default() -> None:
     german = make_item(query=LONG, language="de")  # quotes an English text
     assert not answers_in_another(german, GERMAN)
