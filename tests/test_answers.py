@@ -1,4 +1,6 @@
 import asyncio
+import bz2
+import gzip
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from xyreward.errors import ConfigError, DataError, RunFolderError
 from xyreward.items import DEFAULT_LABELS, Item
+from xyreward.loading import load_items
 from xyreward.pairs.answers import Growing, locked, read_answers, write_answers
 from xyreward.pairs.candidates import PAIR_SOURCES, Candidate
 from xyreward.reward import Reward
@@ -311,3 +314,26 @@ def test_details_that_could_not_be_written_beside_the_pairs_are_refused_at_once(
     half.write_text(json.dumps(row(details={"of": "\ud800"})) + "\n")
     with pytest.raises(DataError, match="line 1: details cannot be kept as JSON"):
         read_answers(half, ITEMS)
+
+
+@pytest.mark.parametrize("name", ["answers.jsonl.gz", "answers.jsonl"])
+def test_a_compressed_file_is_told_by_what_it_holds(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    file.write_bytes(gzip.compress(json.dumps(row()).encode() + b"\n"))
+    with pytest.raises(DataError) as caught:
+        read_answers(file, ITEMS)
+    assert caught.value.problems == [
+        f"{file}: is compressed (gzip), expected JSONL; unpack it first"
+    ]
+    with pytest.raises(DataError, match=r"is compressed \(gzip\), expected JSONL; unpack it first"):
+        AnswersFile(file, ITEMS)
+
+
+@pytest.mark.parametrize("suffix", [".json", ".csv", ".jsonl"])
+def test_a_compressed_file_by_another_name_is_told_too(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"answers{suffix}"
+    file.write_bytes(bz2.compress(b"[]"))
+    with pytest.raises(DataError, match=r"is compressed \(bzip2\), expected"):
+        read_answers(file, ITEMS)
+    with pytest.raises(DataError, match=r"is compressed \(bzip2\), expected text; unpack it first"):
+        load_items(str(file))

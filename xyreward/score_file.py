@@ -42,6 +42,7 @@ from xyreward.reward import Reward
 from xyreward.scoring import Score, ascore
 from xyreward.stats import Estimate, mean_of_sums
 from xyreward.strict_json import faults, parse_json
+from xyreward.tables import packed
 from xyreward.words import did_you_mean, noun
 
 CHUNK = 512
@@ -222,6 +223,12 @@ class AnswersFile:
             # Bytes, because a text file's lines also end at characters that JSON allows in strings.
             with self.path.open("rb") as stream:
                 for number, line in enumerate(stream, start=1):
+                    if number == 1 and (kind := packed(line)):
+                        raise DataError(
+                            [
+                                f"{self.path}: is compressed ({kind}), expected JSONL; unpack it first"
+                            ]
+                        )
                     if line.strip():
                         yield number, line
         except OSError as error:

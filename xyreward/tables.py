@@ -86,6 +86,20 @@ def folder_tables(folder: Path, problems: list[str]) -> list[Table]:
     return [table for file, name in files.items() for table in file_tables(file, name, problems)]
 
 
+_PACKED = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PK\x03\x04": "zip",
+}
+
+
+def packed(data: bytes) -> str | None:
+    """How a file that begins so is compressed (`gzip`, ...), whatever its name; None where it is not."""
+    return next((name for mark, name in _PACKED.items() if data.startswith(mark)), None)
+
+
 def file_tables(path: Path, name: Path, problems: list[str]) -> Iterator[Table]:
     """The tables of a file: one, but for JSON with a list per split.
 
@@ -108,6 +122,9 @@ def file_tables(path: Path, name: Path, problems: list[str]) -> Iterator[Table]:
         data = path.read_bytes()
     except OSError as error:
         problems.append(f"{shown}: cannot be read ({error.strerror})")
+        return
+    if kind := packed(data):
+        problems.append(f"{shown}: is compressed ({kind}), expected text; unpack it first")
         return
     match suffix:
         case ".jsonl":

@@ -36,7 +36,8 @@ from xyreward.items import (
 )
 from xyreward.pairs.candidates import PAIR_SOURCES, Candidate, PairSource
 from xyreward.strict_json import faults, parse_json
-from xyreward.tables import file_tables, kind_of
+from xyreward.tables import file_tables, kind_of, packed
+from xyreward.words import counted
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "item_id": ("item_id",),
@@ -204,6 +205,11 @@ def _rows(path: Path, problems: list[str]) -> Iterator[tuple[str, Mapping[str, A
         # Bytes, because a text file's lines also end at characters that JSON allows in strings.
         with path.open("rb") as stream:
             for number, line in enumerate(stream, start=1):
+                if number == 1 and (kind := packed(line)):
+                    problems.append(
+                        f"{path}: is compressed ({kind}), expected JSONL; unpack it first"
+                    )
+                    return
                 if not line.strip():
                     continue
                 where = f"{path.name} line {number}"
@@ -384,7 +390,7 @@ class _Reader:
             item = self._by_id.get(name) if isinstance(name, str) else None
             if item is None and not (self._skip_unknown and isinstance(name, str)):
                 problems.append(
-                    f"item_id {_shown(given)} is not among the {len(self._by_id)} items"
+                    f"item_id {_shown(given)} is not among the {counted(len(self._by_id), 'item')}"
                 )
             # Of a column that is surely meant: a file that was joined wrongly shows here.
             is_query = names.get("query") == "query" or "query" in self._columns
@@ -412,7 +418,7 @@ class _Reader:
             )
         elif not fitting and not self._skip_unknown:
             problems.append(
-                f"query {_shown(text)} is not among those of the {len(self._by_id)} items"
+                f"query {_shown(text)} is not among those of the {counted(len(self._by_id), 'item')}"
             )
         return fitting[0] if fitting else None
 
