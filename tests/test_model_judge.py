@@ -909,3 +909,26 @@ def test_a_name_that_is_not_understood_is_shown_without_its_password(name: str) 
     with pytest.raises(JudgeError) as caught:
         load_judge(name)
     assert "hunt" not in str(caught.value)
+
+
+# ---------------------------------------------------------------- looked at, and not touched
+
+
+def test_a_judge_that_is_checked_makes_no_store_and_finds_where_none_can_be(
+    api: FakeAPI, tmp_path: Path
+) -> None:
+    item = make_item()
+    made(api, tmp_path / "new" / "folder" / "s.sqlite").check([item])
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("x" * 100)
+    for place, said in (
+        ("file/s.sqlite", f"its folder cannot be made: {tmp_path / 'file'} is a file"),
+        ("file", "is not an SQLite file, expected a verdict store"),
+        (".", "is a folder, expected a file"),
+    ):
+        with pytest.raises(StoreError, match=said):
+            made(api, tmp_path / place).check([item])
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    assert ask(made(api, tmp_path / "new" / "s.sqlite"), ["Sleep."])[0]
+    assert (tmp_path / "new" / "s.sqlite").is_file()
+    made(api, tmp_path / "new" / "s.sqlite").check([item])

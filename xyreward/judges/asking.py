@@ -318,12 +318,15 @@ class ModelAsker:
         return isinstance(self._store, VerdictStore) or store_path(self._store).exists()
 
     def check_ready(self) -> None:
-        """Find what would stop all calls, without one: the store, the key.
+        """Find what would stop all calls, without one: the store, the key. Makes no store.
 
         Raises:
             JudgeError, StoreError: something is missing; says what to do.
         """
-        _ = self.store
+        if isinstance(self._store, VerdictStore) or store_path(self._store).exists():
+            _ = self.store
+        else:
+            VerdictStore.check(self._store)
         self.endpoint.check_key()
 
     def asked_of(self, parameters: Mapping[str, Any]) -> str:

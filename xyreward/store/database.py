@@ -143,12 +143,7 @@ class Database:
             StoreError: it lies on a network file system, is no verdict store, is damaged, was
                 written by a newer release, or cannot be written.
         """
-        path = Path(os.path.abspath(path.expanduser()))  # noqa: PTH100  # resolve() follows links
-        if path.is_dir():
-            raise StoreError(
-                f"{path}: is a folder, expected a file such as {path / 'verdicts.sqlite'}"
-            )
-        refuse_network(path)
+        path = _place(path)
         if not path.exists():
             if not create:
                 raise StoreError(f"{path}: no verdict store is there; check the path")
@@ -166,6 +161,23 @@ class Database:
             database.close()
             raise
         return database
+
+    @staticmethod
+    def check(path: Path) -> None:
+        """Find what would keep `open` from working, without making a file.
+
+        Raises:
+            StoreError: see `open`.
+        """
+        path = _place(path)
+        if path.exists():
+            Database.open(path, create=False).close()
+            return
+        above = next(folder for folder in path.parents if folder.exists())
+        if not above.is_dir():
+            raise StoreError(f"{path}: its folder cannot be made: {above} is a file. {ELSEWHERE}")
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise StoreError(f"{path}: cannot be made: {above} is not writable. {ELSEWHERE}")
 
     def _connect(self) -> sqlite3.Connection:
         """The connection of this process; the lock is held."""
@@ -295,6 +307,19 @@ def connect(path: Path, mode: Literal["rwc", "ro", "immutable"] = "rwc") -> sqli
             connection.close()
             raise
     return connection
+
+
+def _place(path: Path) -> Path:
+    """Where a store lies, or will.
+
+    Raises:
+        StoreError: none can.
+    """
+    path = Path(os.path.abspath(path.expanduser()))  # noqa: PTH100  # resolve() follows links
+    if path.is_dir():
+        raise StoreError(f"{path}: is a folder, expected a file such as {path / 'verdicts.sqlite'}")
+    refuse_network(path)
+    return path
 
 
 def _file_id(path: Path) -> tuple[int, int] | None:

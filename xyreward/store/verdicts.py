@@ -159,6 +159,15 @@ class VerdictStore:
         """
         return cls(Database.open(store_path(path), create=create))
 
+    @staticmethod
+    def check(path: str | os.PathLike[str] | None = None) -> None:
+        """Find what would keep `open` from working, without making a file.
+
+        Raises:
+            StoreError: see `open`.
+        """
+        Database.check(store_path(path))
+
     @property
     def path(self) -> Path:
         """Where it lies."""
