@@ -32,7 +32,7 @@ def main() -> None:
 def train(config: DPORecipe, arguments: Arguments) -> None:
     # Configuration, judges, data, answers and run folder are checked before the policy is loaded.
     settings, lora = recipe.dpo_settings(config, arguments.places)
-    data = recipe.load_data(config)
+    data = recipe.load_data(config, dry_run=arguments.dry_run)
     prepared = TrainingPairs(config, data)
     if arguments.dry_run:
         plan = prepared.plan(settings)

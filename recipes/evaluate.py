@@ -20,7 +20,7 @@ def main() -> None:
     config, arguments = parse_arguments(EvaluateRecipe, DEFAULT)
     recipe.say_hello()
     recipe.check_before_evaluation(config)
-    data = recipe.load_data(config)
+    data = recipe.load_data(config, dry_run=arguments.dry_run)
     if arguments.dry_run:
         recipe.print_estimate(config, data, times=1)
         return

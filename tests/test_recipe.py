@@ -4,6 +4,7 @@ import gc
 import io
 import json
 import os
+import re
 import runpy
 import shlex
 import shutil
@@ -59,6 +60,14 @@ def config(tmp_path: Path, tiny: str, **changes: Any) -> DPORecipe:
         ({"dpo": {"loss_type": ["sigmod"]}}, "dpo.loss_type: is ['sigmod'], expected some of"),
         ({"dpo": {"loss_type": "sigmod"}}, "dpo.loss_type: is 'sigmod', expected some of"),
         ({"dpo": {"loss_type": []}}, "dpo.loss_type: is [], expected some of"),
+        (
+            {"dpo": {"loss_type": ["sigmoid", "sft"], "label_smoothing": 0.15}},
+            "dpo.label_smoothing: is 0.15, which loss_type sigmoid, sft ignores; expected one of aot, ",
+        ),
+        (
+            {"dpo": {"label_smoothing": 0.15}},
+            "dpo.label_smoothing: is 0.15, which loss_type sigmoid ignores",
+        ),
         (
             {"dpo": {"loss_type": {"sigmoid": 1}}},
             "dpo.loss_type: is {'sigmoid': 1}, expected a list",
@@ -490,6 +499,63 @@ def test_pairs_that_do_not_fit_are_left_out_and_cut_ones_are_counted(
     )
     assert fitted.cut == len(fitted.pairs)  # a prompt that nearly fills it leaves no whole answer
     assert recipe.fit_to_length(pairs, policy, None) == pairs
+    # So many are a fault of the set, unless they are allowed where it was built.
+    (problem,) = fitted.problems
+    assert problem.startswith(
+        f"guard prompt_length: {too_long} of {len(pairs.pairs)} pairs dropped"
+    )
+    with pytest.raises(DataError, match="the pairs' audit: guard prompt_length"):
+        training_pairs.audited(wanted, fitted)
+    allowed = replace(pairs, limits={"prompt_length": 1.0})
+    assert recipe.fit_to_length(allowed, policy, limit).problems == ()
+    # A few are what the limit is for.
+    most = sorted(begin for _, begin in lengths.values())[-1]
+    assert recipe.fit_to_length(pairs, policy, most).problems == ()
+
+
+def test_losses_that_smooth_labels_are_those_that_trl_knows_to(tmp_path: Path) -> None:
+    """Of the trainer's own source: whether `label_smoothing` stands in the branch of a loss."""
+    import inspect
+
+    from trl import DPOTrainer
+
+    source = inspect.getsource(DPOTrainer._compute_loss)
+    branches = re.split(r'if loss_type == "(\w+)"', source)
+    named = dict(zip(branches[1::2], branches[2::2], strict=True))
+    smoothed = {loss for loss, code in named.items() if loss and "self.label_smoothing" in code}
+    assert smoothed == recipe.SMOOTHED_LOSSES
+
+
+def test_the_policy_is_sampled_on_the_queries_that_it_is_trained_on(
+    tmp_path: Path, tiny: str
+) -> None:
+    wanted = config(
+        tmp_path,
+        tiny,
+        pairs={
+            "sources": ["on_policy"],
+            "judge": "local",
+            "on_policy": {"samples": 1, "limit": 1, "max_new_tokens": 4, "keep_truncated": True},
+        },
+    )
+    data = recipe.load_data(wanted)
+    train = [
+        item.model_copy(update={"query": f"{item.query_text} Write to ada@lovelace.org"})
+        for item in data.train
+    ]
+    run = recipe.Run(wanted, Arguments(PATH, resume=False))
+    policy = load_policy(tiny, device="cpu")
+    asked: list[str] = []
+    told = policy.sample
+
+    def sampled(prompts: Any, *more: Any, **options: Any) -> Any:
+        asked.extend(json.dumps(prompt) for prompt in prompts)
+        return told(prompts, *more, **options)
+
+    policy.sample = sampled  # type: ignore[method-assign]
+    run.sample(policy, replace(data, train=tuple(train)))
+    assert len(asked) == 2
+    assert all("[email]" in prompt and "ada@" not in prompt for prompt in asked)
 
 
 def test_a_report_of_a_run_that_diverged_is_written(tmp_path: Path, tiny: str) -> None:
@@ -820,6 +886,20 @@ def test_a_dry_run_of_rounds_tells_what_all_of_them_would_take(
     said = capsys.readouterr().out
     assert "pairs of 48 answers, judged by local: makes no calls" in said
     assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_leaves_neither_a_store_nor_a_splits_lock(
+    tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XYREWARD_STORE", str(tmp_path / "store.sqlite"))
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")
+    on_policy(tmp_path, tiny)
+    before = sorted(tmp_path.iterdir())
+    lock = f"splits_lock={tmp_path / 'splits.json'}"
+    judges = ("--set", "pairs.judge=anthropic", "--set", "evaluation.judge=anthropic")
+    dpo(monkeypatch, tmp_path, "--dry-run", "--set", lock, *judges)
+    assert "pairs of 24 answers, judged by anthropic:" in capsys.readouterr().out
+    assert sorted(tmp_path.iterdir()) == before
 
 
 # ---------------------------------------------------------------- what is told before

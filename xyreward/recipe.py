@@ -63,7 +63,7 @@ from xyreward.markdown import printable
 from xyreward.model_card import CARD, add_report, model_card, write_card
 from xyreward.pairs import PairSet
 from xyreward.pairs.candidates import Candidate
-from xyreward.pairs.guards import TokenGuard
+from xyreward.pairs.guards import Guards, TokenGuard
 from xyreward.pairs.sampling import sample
 from xyreward.partial import Partial
 from xyreward.policy import Policy, bf16_is_fast, default_device, load_policy
@@ -100,6 +100,9 @@ DPO_LOSSES = frozenset(
     }
 )  # fmt: skip
 """What `loss_type` may hold in TRL 1.16, which looks at it in the first step of training only."""
+
+SMOOTHED_LOSSES = frozenset({"robust", "exo_pair", "aot", "aot_unpaired"})
+"""Those that read `label_smoothing`. TRL's others ignore it, `sigmoid` too."""
 
 DPO_LIMITS: Mapping[str, str] = {
     "adam_beta1": "[0, 1)",
@@ -255,15 +258,19 @@ class Data:
         return self.sides.clusters(self.held_out)
 
 
-def load_data(config: Recipe) -> Data:
+def load_data(config: Recipe, *, dry_run: bool = False) -> Data:
     """Load every source, put every item on a side, and make sure that nothing held out is trained on.
+
+    Args:
+        config: of the recipe.
+        dry_run: the splits' lock is left as it is.
 
     Raises:
         DataError: see `load_sides`; also: nothing to evaluate.
         LeakError: see `load_sides`; also: what would be evaluated is what a recipe has trained the policy
             on.
     """
-    sides = load_sides(config.items, config.splits_lock)
+    sides = load_sides(config.items, config.splits_lock, write_lock=not dry_run)
     held_out = sides.select(config.evaluation.split)
     if config.evaluation.parts and not held_out:
         raise DataError([f"no item is on the {config.evaluation.split} side: nothing to evaluate"])
@@ -545,7 +552,9 @@ class Run:
         config = self.config
         assert isinstance(config, DPORecipe)
         wanted = config.pairs.on_policy
-        items = limited(data.train, wanted.limit)
+        # As the pairs show them, which are trained on: the policy answers what it will be asked.
+        guards = config.pairs.guards
+        items = [guards.mask_item(item)[0] for item in limited(data.train, wanted.limit)]
         rank, processes = self.state.process_index, self.state.num_processes
         name = "samples.jsonl" if processes == 1 else f"samples-{rank}-of-{processes}.jsonl"
         share = items[rank::processes]
@@ -992,6 +1001,13 @@ def wrong_training(config: Mapping[str, Any], places: Places) -> list[str]:
             f"{places.of('dpo.loss_type')}: dpo.loss_type: is {losses!r}, expected some of "
             f"{', '.join(sorted(DPO_LOSSES))}"
         )
+    if is_list and dpo.get("label_smoothing") and not SMOOTHED_LOSSES.intersection(found):
+        problems.append(
+            f"{places.of('dpo.label_smoothing')}: dpo.label_smoothing: is {dpo['label_smoothing']!r:.40}, "
+            f"which loss_type {', '.join(found)} ignores; expected one of "
+            f"{', '.join(sorted(SMOOTHED_LOSSES))} in loss_type ('robust' for labels of a noisy judge), or "
+            "no label_smoothing"
+        )
     start = lora.get("init_lora_weights", True)
     if start not in LORA_STARTS:
         problems.append(
@@ -1121,7 +1137,8 @@ def fit_to_length(pairs: PairSet, policy: Policy, max_length: int | None) -> Pai
     """Leave out pairs that the trainer would drop or learn nothing from, and count them.
 
     TRL drops a pair whose prompt alone fills `max_length`, without a word, and cuts the end of longer
-    answers; two answers may then read the same.
+    answers; two answers may then read the same. Where more are left out than the limits of the guards
+    `prompt_length` and `same_tokens` allow, that is a problem of the set, which its audit tells.
 
     Raises:
         ConfigError: no pair is left.
@@ -1130,7 +1147,7 @@ def fit_to_length(pairs: PairSet, policy: Policy, max_length: int | None) -> Pai
         return pairs
     guard = TokenGuard(policy, max_length)
     kept = []
-    dropped = Counter(pairs.dropped)
+    dropped: Counter[str] = Counter()
     cut = 0
     for pair in pairs.pairs:
         sides = pair.prompt, pair.chosen, pair.rejected
@@ -1144,7 +1161,14 @@ def fit_to_length(pairs: PairSet, policy: Policy, max_length: int | None) -> Pai
             f"none of {len(pairs.pairs)} pairs fits into dpo.max_length={max_length} tokens of "
             f"{policy.name}; raise it ({dict(dropped)})"
         )
-    return replace(pairs, pairs=tuple(kept), dropped=dict(dropped), cut=cut)
+    problems = Guards(limits=pairs.limits).problems(dropped, len(pairs.pairs))
+    return replace(
+        pairs,
+        pairs=tuple(kept),
+        dropped=dict(Counter(pairs.dropped) + dropped),
+        cut=cut,
+        problems=(*pairs.problems, *problems),
+    )
 
 
 def fit(

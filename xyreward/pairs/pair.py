@@ -7,10 +7,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from xyreward.items import AnswerKind, Item, ItemKind, text_hash
 from xyreward.pairs.candidates import Judged, PairSource
+
+if TYPE_CHECKING:
+    from xyreward.pairs.guards import Guard
 
 PairRule = Literal["goal_focused", "margin"]
 """Why a pair was kept. `goal_focused`: chosen is what the rule wants (for controls: a direct answer),
@@ -72,6 +75,21 @@ class Pair:
         return self.chosen_answer.reward - self.rejected_answer.reward
 
     @property
+    def judge(self) -> str:
+        """Who judged the answers; `a over b` where two did."""
+        return over(self.chosen_answer.judge, self.rejected_answer.judge)
+
+    @property
+    def rubric_version(self) -> str:
+        """Under what; `a over b` where it differs."""
+        return over(self.chosen_answer.rubric_version, self.rejected_answer.rubric_version)
+
+    @property
+    def grounded(self) -> bool:
+        """False where a model inferred what is wanted, which both answers were judged by."""
+        return self.chosen_answer.grounded and self.rejected_answer.grounded
+
+    @property
     def licence(self) -> str:
         """Licences of both answers."""
         both = (self.chosen_answer.answer, self.rejected_answer.answer)
@@ -83,12 +101,13 @@ class Pair:
         Explicit because TRL splits implicit prompts at the longest common prefix of the two
         answers. `margin` is read by TRL's RewardTrainer; its DPOTrainer ignores it.
         """
-        chosen, rejected = self.chosen_answer, self.rejected_answer
+        # None in a set that must not be; its audit says so, and has to name it by its hash.
+        unjudged = None in (self.chosen_answer.reward, self.rejected_answer.reward)
         return {
             "prompt": [dict(message) for message in self.prompt],
-            "chosen": [{"role": "assistant", "content": chosen.text}],
-            "rejected": [{"role": "assistant", "content": rejected.text}],
-            "margin": round(self.margin, 6),
+            "chosen": [{"role": "assistant", "content": self.chosen}],
+            "rejected": [{"role": "assistant", "content": self.rejected}],
+            "margin": None if unjudged else round(self.margin, 6),
             "id": self.id,
             "item_id": self.item_id,
             "item_kind": self.item_kind,
@@ -99,11 +118,17 @@ class Pair:
             "licence": self.licence,
             "rule": self.rule,
             "pair_source": self.pair_source,
-            "judge": chosen.judge,
-            "rubric_version": chosen.rubric_version,
-            **_side("chosen", chosen),
-            **_side("rejected", rejected),
+            "judge": self.judge,
+            "rubric_version": self.rubric_version,
+            "grounded": self.grounded,
+            **_side("chosen", self.chosen_answer),
+            **_side("rejected", self.rejected_answer),
         }
+
+
+def over(chosen: str, rejected: str) -> str:
+    """What is said of both sides of a pair: once where it is the same."""
+    return chosen if chosen == rejected else f"{chosen or 'none'} over {rejected or 'none'}"
 
 
 def _side(name: str, answer: Judged) -> dict[str, Any]:
@@ -181,6 +206,11 @@ class PairSet:
     """Kind of personal data or key -> how many were masked in queries and answers of pairs."""
     balance: float | None = None
     """The tolerance that balance was asked for with. None: it was not. The audit holds the set to it."""
+    held_out_hash: str | None = None
+    """`HeldOut.hash` of what was held out; a recipe takes the set only where it holds out the same. None:
+    nothing was, or nobody knows."""
+    limits: Mapping[Guard, float] = field(default_factory=dict)
+    """Guard -> limit in place of the default one, as in `Guards.limits`: for guards that look again."""
 
     @property
     def control_share(self) -> float:
