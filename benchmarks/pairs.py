@@ -313,7 +313,6 @@ def build(answers: int, folder: Path, profile: bool) -> None:
     wall, cpu = time.perf_counter(), time.process_time()
     with clock.stage("splits (near-duplicate search)"):
         splits = assign_splits([*work.items, *work.held_out])
-        clusters = {item.id: splits.placements[item.content_hash].cluster for item in work.items}
     with clock.stage("rule, rest of guards, pairs"):
         found = build_pairs(
             work.items,
@@ -323,7 +322,7 @@ def build(answers: int, folder: Path, profile: bool) -> None:
             held_out=HeldOut(work.held_out),
             tokens=TokenGuard.load(max_length=MAX_LENGTH),
             balance=0.05,
-            clusters=clusters,
+            splits=splits,
         )
     with clock.stage("audit"):
         audit = audit_pairs(found, limits=AuditLimits(balanced=True))

@@ -350,7 +350,7 @@ def test_the_canary_of_the_reward_sees_pairs_that_are_the_wrong_way_round() -> N
     audit = audit_pairs(set_of([*wrong, *pairs[1:]]))
     assert audit.reward.accuracy is not None
     assert audit.reward.accuracy.value == pytest.approx(199 / 200)
-    assert audit.problems == ("in 1 pairs chosen is worth no more than rejected, expected more",)
+    assert audit.problems == ("in 1 pair chosen is worth no more than rejected, expected more",)
 
 
 # ---------------------------------------------------------------- faults of the set
@@ -361,7 +361,7 @@ def test_pairs_that_got_lost_are_a_problem() -> None:
     assert audit_pairs(set_of(pairs, {"tie": 3})).ok
     audit = audit_pairs(set_of(pairs, {"tie": 3}, candidates=204))
     assert audit.problems == (
-        "200 pairs kept and 3 dropped are 203, but there were 204 candidate pairs; "
+        "200 pairs kept and 3 dropped make 203 of 204 candidate pairs; "
         "some were lost or counted twice",
     )
 
@@ -376,10 +376,10 @@ def test_pairs_that_should_never_have_got_in_are_problems() -> None:
     same = pair(2, "the same", "the  same\n")
     audit = audit_pairs(set_of([failed, tie, same, *good[3:], good[3]]))
     assert audit.problems == (
-        "1 pairs have an answer without a verdict; a failure is never a score",
-        "in 1 pairs chosen is worth no more than rejected, expected more",
-        "in 1 pairs both sides read the same",
-        "1 pairs are there more than once",
+        "1 pair has an answer without a verdict; a failure is never a score",
+        "in 1 pair chosen is worth no more than rejected, expected more",
+        "in 1 pair both sides read the same",
+        "1 pair is there more than once",
     )
 
 
@@ -459,7 +459,8 @@ def test_neither_the_order_of_pairs_nor_another_run_changes_anything() -> None:
     pairs = mixed_origins(0.7)
     one = audit_pairs(set_of(pairs), seed=1)
     assert one == audit_pairs(set_of(pairs), seed=1)
-    assert one == audit_pairs(set_of(pairs[::-1]), seed=1)
+    turned = audit_pairs(set_of(pairs[::-1]), seed=1)
+    assert one == dataclasses.replace(turned, pairs_hash=one.pairs_hash)
 
 
 # ---------------------------------------------------------------- limits
@@ -645,3 +646,50 @@ def test_the_counter_test_shows_up_as_what_it_is(third_party: dict[str, PairSet]
         assert other is not None
         assert other.low is not None
         assert other.low > 0.5
+
+
+def test_both_judges_of_a_pair_are_named_and_each_counts() -> None:
+    pairs = pairs_without_faults()
+    other = dataclasses.replace(pairs[0].rejected_answer, judge="panel", rubric_version="r-2")
+    pairs[0] = dataclasses.replace(pairs[0], rejected_answer=other)
+    audit = audit_pairs(set_of(pairs))
+    assert audit.by_judge == {"local": 199, "local over panel": 1}
+    assert "| local over panel | 1 |" in audit.to_markdown()
+    row = pairs[0].as_row()
+    assert (row["judge"], row["rubric_version"]) == ("local over panel", "none over r-2")
+    assert any(problem.startswith("in 1 pair the sides were judged") for problem in audit.problems)
+
+
+def test_pairs_judged_by_goals_that_a_model_inferred_are_counted_in_a_warning() -> None:
+    pairs = pairs_without_faults()
+    assert not [w for w in audit_pairs(set_of(pairs)).warnings if "inferred" in w]
+    for i in range(3):
+        sides = (pairs[i].chosen_answer, pairs[i].rejected_answer)
+        chosen, rejected = (dataclasses.replace(side, grounded=False) for side in sides)
+        pairs[i] = dataclasses.replace(pairs[i], chosen_answer=chosen, rejected_answer=rejected)
+    (warning,) = [w for w in audit_pairs(set_of(pairs)).warnings if "inferred" in w]
+    assert warning.startswith("3 of 200 pairs were judged by goals that a model inferred")
+    assert [p.as_row()["grounded"] for p in pairs[:4]] == [False, False, False, True]
+
+
+def test_an_audit_knows_the_set_that_it_is_of() -> None:
+    pairs = set_of(pairs_without_faults(), {"tie": 3})
+    audit = Audit.from_dict(audit_pairs(pairs).to_dict())
+    assert audit.is_of(pairs)
+    for other in (
+        dataclasses.replace(pairs, pairs=pairs.pairs[1:]),
+        dataclasses.replace(pairs, dropped={"tie": 2, "different origins": 1}),
+        dataclasses.replace(pairs, candidates=pairs.candidates + 1),
+        dataclasses.replace(pairs, examined=7),
+        dataclasses.replace(pairs, masked={"email": 1}),
+        dataclasses.replace(pairs, cut=1),
+    ):
+        assert not audit.is_of(other)
+
+
+def test_a_set_is_held_to_its_own_balance_and_to_nothing_else() -> None:
+    pairs = set_of(pairs_without_faults())
+    assert AuditLimits.of(pairs) == AuditLimits()
+    balanced = dataclasses.replace(pairs, balance=0.02)
+    expected = AuditLimits(simple=0.02, balanced=True, allow_origin=True)
+    assert AuditLimits.of(balanced, allow_origin=True) == expected

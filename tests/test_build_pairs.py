@@ -6,19 +6,22 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from xyreward.errors import ConfigError, DataError
+from xyreward.errors import ConfigError, DataError, JudgeError
 from xyreward.items import DEFAULT_LABELS, Item
+from xyreward.judges import load_judge
 from xyreward.judges.scripted import ScriptedJudge
 from xyreward.pairs import Candidate, PairSet, Rule, build_pairs
 from xyreward.pairs.audit import audit_pairs
-from xyreward.pairs.formats import rows
+from xyreward.pairs.formats import pair_of_record, record_of, rows
 from xyreward.pairs.guards import Guards, TokenGuard
 from xyreward.pairs.held_out import HeldOut
+from xyreward.splits import Placement, Splits
 from xyreward.testing import FakeAPI, make_item, make_reference
 from xyreward.verdict import JudgeFailure, Labels
 
@@ -389,9 +392,7 @@ def test_answers_to_strange_items_and_answers_nobody_judged_are_errors() -> None
     item = make_item()
     with pytest.raises(DataError, match="answer to item 'other', which is not among the 1"):
         build_pairs([item], split="train", answers=[answer(make_item(id="other"), "x")])
-    with pytest.raises(
-        DataError, match="1 of 1 answers have neither labels nor kind; give a judge"
-    ):
+    with pytest.raises(DataError, match="1 of 1 answer has neither labels nor kind; give a judge"):
         build_pairs([item], split="train", answers=[answer(item, "x")])
     with pytest.raises(ConfigError, match="order_check needs a judge"):
         build_pairs([item], split="train", order_check=True)
@@ -400,8 +401,6 @@ def test_answers_to_strange_items_and_answers_nobody_judged_are_errors() -> None
 
 
 def test_a_judge_must_prefer_chosen_in_both_orders_where_that_is_asked_for(tmp_path: Path) -> None:
-    from xyreward.judges import load_judge
-
     with FakeAPI() as api:
         judge = load_judge(
             f"chat:judge@{api.base_url}/v1", store=tmp_path / "s.sqlite", api_key="none"
@@ -422,3 +421,93 @@ def test_a_judge_must_prefer_chosen_in_both_orders_where_that_is_asked_for(tmp_p
     reasons = {r: n for r, n in checked.dropped.items() if r.startswith("order-swapped")}
     assert sum(reasons.values()) == len(free.pairs) - len(checked.pairs)
     assert checked.candidates == len(checked.pairs) + sum(checked.dropped.values())
+
+
+def test_items_that_nearly_repeat_each_other_are_one_cluster_without_being_told() -> None:
+    queries = [
+        "How do I keep the cellar of an old house dry in spring?",
+        "How do I keep the cellar of my old house dry in spring?",
+        "Where can I buy fresh yeast on a Sunday evening?",
+    ]
+    items = [make_item(id=f"i{n}", query=query) for n, query in enumerate(queries)]
+    scripted: dict[tuple[str | None, str], Labels | JudgeFailure] = {
+        (None, TEXTS[0]): LABELS[0],
+        (None, TEXTS[2]): LABELS[1],
+    }
+    answers = [answer(i, t) for i in items for t in (TEXTS[0], TEXTS[2])]
+
+    def clusters(**fields: Any) -> dict[str, str]:
+        judge = ScriptedJudge(scripted)
+        found = build_pairs(items, split="train", answers=answers, judge=judge, **fields)
+        assert audit_pairs(found).clusters == len({pair.cluster for pair in found.pairs})
+        return {pair.item_id: pair.cluster for pair in found.pairs}
+
+    found = clusters()
+    assert found["i0"] == found["i1"] != found["i2"]
+    splits = Splits({item.content_hash: Placement("train", f"c-{item.id}") for item in items})
+    own = {"i0": "c-i0", "i1": "c-i1", "i2": "c-i2"}
+    assert clusters(splits=splits) == own
+    elsewhere = make_item(id="held out", query="Is sourdough safe for a dog?")
+    assert clusters(held_out=HeldOut([elsewhere], splits)) == own
+    assert clusters(held_out=HeldOut([elsewhere])) == found
+
+
+def test_a_set_knows_what_was_held_out_and_the_limits_of_its_guards() -> None:
+    item = make_item(query="How do I mend a fence?")
+    judge = ScriptedJudge({(None, TEXTS[0]): LABELS[0], (None, TEXTS[2]): LABELS[1]})
+    answers = [answer(item, TEXTS[0]), answer(item, TEXTS[2])]
+    plain = build_pairs([item], split="train", answers=answers, judge=judge)
+    assert (plain.held_out_hash, plain.limits) == (None, {})
+    others = [
+        make_item(id="x", query="Is sourdough safe for a dog?"),
+        make_item(id="y", query="And milk?"),
+    ]
+    found = build_pairs(
+        [item],
+        split="train",
+        answers=answers,
+        judge=judge,
+        held_out=HeldOut(others),
+        guards=Guards(limits={"same_tokens": 0.3}),
+    )
+    assert found.held_out_hash == HeldOut(others[::-1]).hash
+    assert found.limits == {"same_tokens": 0.3}
+
+
+def bare_items(n: int) -> list[Item]:
+    words = ["fence", "cellar", "yeast", "dog", "clock", "kite", "lamp", "boat", "roof", "tree"]
+    return [Item.of_query(f"What is best for a {word} at night?") for word in words[:n]]
+
+
+def test_pairs_of_bare_queries_say_that_their_goal_was_inferred(tmp_path: Path) -> None:
+    items = bare_items(10)
+    answers = [answer(i, t) for i in items for t in (TEXTS[0], TEXTS[2], TEXTS[3])]
+    with FakeAPI() as api:
+        judge = load_judge(f"chat:judge@{api.base_url}", store=tmp_path / "s.sqlite")
+        found = build_pairs(
+            items, split="train", answers=answers, judge=judge, rule=Rule(margin_pairs=0.01)
+        )
+    assert found.pairs
+    assert not any(pair.grounded for pair in found.pairs)
+    audit = audit_pairs(found)
+    n = len(found.pairs)
+    assert any(w.startswith(f"{n} of {n} pairs were judged by goals") for w in audit.warnings)
+    back = pair_of_record(json.loads(json.dumps(record_of(found.pairs[0]))))
+    assert not back.chosen_answer.grounded
+    assert back == found.pairs[0]
+
+
+def test_an_order_check_of_items_without_a_goal_is_refused_before_anything_is_asked(
+    tmp_path: Path,
+) -> None:
+    items = bare_items(4)
+    answers = [answer(i, t) for i in items for t in (TEXTS[0], TEXTS[2])]
+    with FakeAPI() as api:
+        judge = load_judge(f"chat:judge@{api.base_url}", store=tmp_path / "s.sqlite")
+        with pytest.raises(JudgeError, match="4 items say nothing of a goal, the first is 'query-"):
+            build_pairs(items, split="train", answers=answers, judge=judge, order_check=True)
+        with pytest.raises(JudgeError, match="looks at one answer at a time"):
+            build_pairs(
+                items, split="train", answers=answers, judge=ScriptedJudge({}), order_check=True
+            )
+        assert api.stats.requests == 0

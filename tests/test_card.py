@@ -171,3 +171,22 @@ def test_the_code_of_the_card_loads_the_files(
 
 def test_an_empty_set_has_a_card() -> None:
     assert "0 pairs of 0 items" in carded(PairSet((), MappingProxyType({"tie": 1}), candidates=1))
+
+
+def test_a_fact_that_says_nothing_has_no_line() -> None:
+    said = carded(pair_set(), meta={**META, "rubric_version": "", "notes": [], "unfinished": {}})
+    made = said.partition("## How it was made")[2].partition("## ")[0]
+    assert "rubric" not in made
+    assert not [line for line in made.splitlines() if re.fullmatch(r"- [^:]*: *(none)?", line)]
+    assert "failed on the way" not in made
+    unfinished = carded(pair_set(), meta={"unfinished": {"failed verdict: timeout": 3}})
+    assert "failed verdict: timeout 3" in unfinished
+
+
+def test_one_pair_is_one_pair_and_both_its_judges_are_named() -> None:
+    one = pair(items()[0], judged("a", "goal_focused", 1.0), judged("b", "literal", judge="panel"))
+    said = carded(PairSet((one,), {}, candidates=1))
+    assert "1 pair of 1 item:" in said
+    assert "**Failed: 1 problem.** 1 pair from 1 cluster of items" in said
+    assert "judged by local over panel" in said
+    assert not re.search(r"(?<![\d,.])1 (pairs|items|clusters|problems|candidate pairs)\b", said)

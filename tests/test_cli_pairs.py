@@ -107,6 +107,8 @@ def test_a_set_is_written_and_its_audit_shown(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "mine/manifest.json").is_file()
     again = run("pairs", "--items", few(tmp_path)[0]["source"], "--out", "mine")
     assert again.status == 0, again.err
+    assert "the pairs of this job were there; nothing was done" in again.out
+    assert "# Audit of the preference pairs" in again.out
 
 
 def test_pairs_whose_audit_failed_are_written_with_status_1(run: Run, tmp_path: Path) -> None:
@@ -202,7 +204,7 @@ def test_a_dry_run_sends_and_writes_nothing(run: Run, api: FakeAPI, tmp_path: Pa
     assert re.search(r"judging \d+ answers with chat:judge", done.out)
     assert "Nothing was sent or written." in done.out
     assert api.stats.calls == 0
-    assert sorted(p for p in tmp_path.iterdir() if p.name != "store") == before
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_the_bill_of_sampling_and_judging_is_shown(run: Run, api: FakeAPI, tmp_path: Path) -> None:

@@ -272,7 +272,7 @@ def test_wrong_uses_are_told(api: FakeAPI) -> None:
     with pytest.raises(JudgeError, match="'local' is no model that can be asked"):
         write_contrast(ITEMS, "local")
     bare = make_item(id="bare", stated_request="x", intended_request="x", misconception="")
-    with pytest.raises(JudgeError, match="1 items say nothing of a goal, the first is 'bare'"):
+    with pytest.raises(JudgeError, match="1 item says nothing of a goal, the first is 'bare'"):
         write_contrast([bare], WRITER, base_url=api.base_url)
     assert api.stats.requests == 0
 

@@ -37,8 +37,9 @@ IMPORTS = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]
 
 def written(folder: Path, pairs: PairSet | None = None, **more: Any) -> Path:
     pairs = pairs or pair_set()
+    audit = more.pop("audit", None) or audit_pairs(pairs)
     base: dict[str, Any] = {"meta": META, "items": items(), "formats": FORMATS}
-    return write_pairs(pairs, audit_pairs(pairs), folder, **{**base, **more})
+    return write_pairs(pairs, audit, folder, **{**base, **more})
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -492,3 +493,73 @@ def test_without_a_network_an_upload_says_so(tmp_path: Path) -> None:
         HubUnreachable, match="ada/pairs: could not be uploaded: OfflineModeIsEnabled"
     ):
         push_to_hub(written(tmp_path / "out", formats=["sft"]), "ada/pairs")
+
+
+# ---------------------------------------------------------------- its own audit, a set in place of one
+
+
+def test_an_audit_of_other_pairs_is_refused_when_it_is_written_and_when_it_is_read(
+    tmp_path: Path,
+) -> None:
+    pairs, other = pair_set(), pair_set(9)
+    with pytest.raises(
+        DataError, match=r"the audit is of other pairs \(10 with the hash .*than these \(7, "
+    ):
+        written(tmp_path / "a", pairs, audit=audit_pairs(other))
+    counted = replace(pairs, dropped={"tie": 5})
+    with pytest.raises(DataError, match="counts other candidates, or other reasons"):
+        written(tmp_path / "a", pairs, audit=audit_pairs(counted))
+    assert list(tmp_path.iterdir()) == []
+    folder = written(tmp_path / "a", pairs)
+    foreign = written(tmp_path / "b", other, items=items(9))
+    shutil.copy(foreign / "audit.json", folder / "audit.json")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"]["audit.json"] = json.loads((foreign / "manifest.json").read_text())["files"][
+        "audit.json"
+    ]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match="the audit is of other pairs"):
+        read_pairs(folder)
+
+
+def test_a_set_takes_the_place_of_another_only_where_that_is_asked_for_and_nothing_is_lost(
+    tmp_path: Path,
+) -> None:
+    folder = written(tmp_path / "out", pair_set())
+    before = contents(folder)
+    with pytest.raises(RunFolderError, match="is not overwritten"):
+        written(folder, pair_set(9), items=items(9))
+    card = before["README.md"]
+    for name in ("README.md", "notes.txt"):
+        (folder / name).write_bytes(card + b"of mine")
+        with pytest.raises(
+            RunFolderError, match=rf"is not replaced, since {name} is not as written"
+        ):
+            written(folder, pair_set(9), items=items(9), replace=True)
+        (folder / name).unlink()
+    (folder / "README.md").write_bytes(card)
+    assert contents(folder) == before
+    written(folder, pair_set(9), items=items(9), replace=True)
+    assert contents(folder) == contents(written(tmp_path / "straight", pair_set(9), items=items(9)))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "straight"]
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis/main.tex").write_text("years of work")
+    with pytest.raises(RunFolderError, match="is not overwritten"):
+        written(tmp_path / "thesis", pair_set(9), items=items(9), replace=True)
+
+
+def test_what_was_held_out_and_inferred_and_the_limits_come_back(tmp_path: Path) -> None:
+    pairs = pair_set()
+    first = pairs.pairs[0]
+    guessed = replace(first, chosen_answer=replace(first.chosen_answer, grounded=False))
+    pairs = replace(
+        pairs, pairs=(guessed, *pairs.pairs[1:]), held_out_hash="d" * 64, limits={"language": 0.2}
+    )
+    meta = {k: v for k, v in META.items() if k != "held_out_hash"}
+    folder = written(tmp_path / "out", pairs, meta=meta)
+    back = read_pairs(folder).pairs
+    assert back == pairs
+    assert [p.grounded for p in back.pairs] == [False, *[True] * 6]
+    assert "held-out items, sha256: " + "d" * 64 in (folder / "README.md").read_text()
+    assert "d" * 64 in (folder / "audit.html").read_text()
+    assert [row["grounded"] for row in rows(pairs, "sft")][:2] == [False, True]

@@ -292,7 +292,7 @@ def test_no_pair_at_all_is_an_error_that_says_what_is_needed_and_what_was_droppe
         make_reference("goal_focused", "good", unsafe=True), make_reference("literal", "literal")
     )
     with pytest.raises(
-        DataError, match=r"of 1 train items with 2 answers; dropped: {'chosen is unsafe': 1}"
+        DataError, match=r"of 1 train item with 2 answers; dropped: {'chosen is unsafe': 1}"
     ):
         build_pairs([unsafe], split="train")
 
@@ -350,6 +350,7 @@ def test_a_row_is_in_trls_explicit_prompt_form_and_says_where_it_comes_from() ->
         "pair_source": "references",
         "judge": "labels",
         "rubric_version": "",
+        "grounded": True,
         "chosen_kind": "goal_focused",
         "chosen_origin": "test",
         "chosen_reward": 1.0,

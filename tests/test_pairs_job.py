@@ -1,7 +1,9 @@
 """A job of pairs: what is refused before anything is sent, what it would take, what it leaves."""
 
 import json
+import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,9 +14,10 @@ import pytest
 from xyreward.config import PairsJob, load_config
 from xyreward.errors import ConfigError, DataError, JudgeError, RunFolderError
 from xyreward.loading import load_items
+from xyreward.pairs import REJECTED_KINDS
 from xyreward.pairs.formats import read_pairs
 from xyreward.pairs_job import PreparedJob, with_options
-from xyreward.testing import FakeAPI
+from xyreward.testing import FakeAPI, Faults
 
 
 @pytest.fixture(autouse=True)
@@ -130,6 +133,11 @@ def test_a_writer_is_part_of_the_estimate(tmp_path: Path, api: FakeAPI) -> None:
         ({"sources": ["on_policy"]}, ConfigError, "need a judge"),
         ({"sources": ["cross_model"], "judge": "local"}, ConfigError, "go together"),
         ({"answers": ["x.jsonl"]}, ConfigError, "go together"),
+        (
+            {"columns": {"answer": "text"}},
+            ConfigError,
+            "columns are of files of answers, and none is",
+        ),
         ({"writer": "anthropic:claude-sonnet-5-5"}, ConfigError, "go together"),
         ({"on_policy": {"samples": 3}}, ConfigError, "on_policy has settings, but sources has no"),
         ({"judge_options": {"votes": 3}}, ConfigError, "judge_options are of no judge"),
@@ -242,7 +250,7 @@ def test_answers_of_files_are_counted_in_the_notes(tmp_path: Path) -> None:
     report = PreparedJob(wanted, tmp_path / "out").run()
     n = len(first.references)
     assert report.notes == [
-        f"{file}: {n} of {n + 2} answers; 1 are to other items, 1 were cut at their limit"
+        f"{file}: {n} of {n + 2} answers; 1 is to other items, 1 was cut at its limit"
     ]
     assert {p.chosen_answer.answer.source for p in report.pairs.pairs} == {"cross_model"}
 
@@ -356,7 +364,7 @@ def test_why_no_pair_is_left_says_what_was_read_and_which_limit_left_none(tmp_pa
     file = tmp_path / "a.jsonl"
     file.write_text(json.dumps({"item_id": "elsewhere", "answer": "x", "model": "m"}) + "\n")
     none = job(items=few(tmp_path), sources=["cross_model"], answers=[str(file)], judge="local")
-    with pytest.raises(DataError, match="0 of 1 answers; 1 are to other items"):
+    with pytest.raises(DataError, match="0 of 1 answer; 1 is to other items"):
         PreparedJob(none, tmp_path / "out").run()
     with pytest.raises(
         DataError, match=r"no pair is left of \d+ that were made.*control_share=0.25"
@@ -394,3 +402,237 @@ def test_rows_of_prompts_hold_no_personal_data_of_notes(tmp_path: Path) -> None:
     folder = PreparedJob(wanted, tmp_path / "out").run().folder
     assert "Write to [email]" in (folder / "prompts.jsonl").read_text("utf-8")
     assert not [name for name, data in bytes_of(folder).items() if b"ada@" in data]
+
+
+# ---------------------------------------------------------------- what failed on the way
+
+
+def failing(what: str, n: int) -> Faults:
+    """The first `n` questions to the model `what` fail for good, as on a bad day of its server."""
+    left = [n]
+
+    def choose(body: dict[str, Any], _seen: int) -> str | None:
+        is_question = what == "policy" or "Advice number" in json.dumps(body)
+        if body["model"] != what or not is_question or not left[0]:
+            return None
+        left[0] -= 1
+        return "500"
+
+    return Faults(choose=choose)
+
+
+@pytest.mark.parametrize("who", ["policy", "judge"])
+def test_the_same_command_goes_on_after_a_bad_day_of_the_server_and_pays_nothing_twice(
+    tmp_path: Path, who: str
+) -> None:
+    with FakeAPI(reply=answered, faults=failing(who, 4)) as api:
+        wanted = sampled(tmp_path, api, **{f"{who}_options": {"max_attempts": 1}})
+        first = PreparedJob(wanted, tmp_path / "out").run()
+        paid, distinct = api.stats.billed, api.stats.distinct_billed
+        unfinished = read_pairs(first.folder).meta["unfinished"]
+        what = "sampling: transport" if who == "policy" else "failed verdict: transport"
+        assert list(unfinished) == [what]
+        assert unfinished[what] >= 4
+        assert f"not all that was wanted: {what} {unfinished[what]}" in first.notes[-1]
+        # Looked at, it says what is left to pay for.
+        again = PreparedJob(wanted, tmp_path / "out")
+        assert not again.is_done
+        assert any(re.search(r"\b4 calls to make", line) for line in again.estimates())
+        second = again.run()
+        assert len(second.pairs.pairs) > len(first.pairs.pairs)
+        needed = 4 if who == "judge" else 8  # sampled, and then judged
+        assert api.stats.distinct_billed - distinct == needed
+        assert api.stats.billed - paid == needed + 1  # a server is asked anew for its ways
+        straight = PreparedJob(wanted, tmp_path / "straight").run()
+        assert bytes_of(second.folder) == bytes_of(straight.folder)
+        assert read_pairs(second.folder).meta["unfinished"] == {}
+        # Now all is there, and nothing is asked any more.
+        calls = api.stats.requests
+        third = PreparedJob(wanted, tmp_path / "out")
+        assert third.is_done
+        assert third.estimates() == [
+            f"the pairs of this job are in {tmp_path / 'out'}: nothing is left to do"
+        ]
+        report = third.run()
+        assert report.pairs == second.pairs
+        assert report.audit == second.audit
+        assert report.notes == [*second.notes, "the pairs of this job were there; nothing was done"]
+        assert api.stats.requests == calls
+    assert sorted(
+        p.name for p in tmp_path.iterdir() if "out" in p.name and "samples" not in p.name
+    ) == ["out"]
+
+
+def test_a_folder_that_somebody_changed_is_not_gone_on_with_and_nothing_is_asked(
+    tmp_path: Path,
+) -> None:
+    with FakeAPI(reply=answered, faults=failing("judge", 4)) as api:
+        wanted = sampled(tmp_path, api, judge_options={"max_attempts": 1})
+        folder = PreparedJob(wanted, tmp_path / "out").run().folder
+        calls = api.stats.requests
+        with (folder / "README.md").open("a") as card:
+            card.write("My words.")
+        with pytest.raises(
+            RunFolderError, match=r"not replaced, since README\.md is not as written"
+        ):
+            PreparedJob(wanted, tmp_path / "out")
+        assert api.stats.requests == calls
+
+
+def test_what_a_model_makes_of_an_answer_is_no_bad_day(tmp_path: Path) -> None:
+    """A refusal would come again: the set is all there is, and another start pays for none of it."""
+
+    def choose(body: dict[str, Any], _seen: int) -> str | None:
+        return "refusal" if body["model"] == "judge" and "number 1" in json.dumps(body) else None
+
+    with FakeAPI(reply=answered, faults=Faults(choose=choose)) as api:
+        wanted = sampled(tmp_path, api)
+        first = PreparedJob(wanted, tmp_path / "out").run()
+        assert first.pairs.dropped["failed verdict: refused"] > 0
+        calls = api.stats.requests
+        assert PreparedJob(wanted, tmp_path / "out").run().pairs == first.pairs
+        assert api.stats.requests == calls
+
+
+def test_a_file_of_answers_that_changed_is_another_job_before_anything_is_asked(
+    tmp_path: Path, api: FakeAPI
+) -> None:
+    items = few(tmp_path)
+    mine = PreparedJob(job(items=items), tmp_path / "x").items
+    file = tmp_path / "answers.jsonl"
+
+    def write(texts: list[str]) -> None:
+        rows = [
+            {"item_id": i.id, "answer": f"{t} {i.id}.", "model": "m"} for i in mine for t in texts
+        ]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    write(["Begin at the top", "Mind the corners", "Leave it to the morning"])
+    wanted = job(
+        items=items,
+        sources=["cross_model"],
+        answers=[str(file)],
+        judge=f"chat:judge@{api.base_url}",
+        rule={"margin": 0.01, "margin_pairs": 0.01},
+        guards={"language": False, "nearly_identical": None},
+    )
+    PreparedJob(wanted, tmp_path / "out").run()
+    calls = api.stats.requests
+    write(["Begin at the top", "Mind the corners", "Ask a neighbour"])
+    with pytest.raises(RunFolderError, match=r"another job.*differs in answers_hash \(was"):
+        PreparedJob(wanted, tmp_path / "out")
+    assert api.stats.requests == calls
+
+
+# ---------------------------------------------------------------- what it would take, and dry runs
+
+
+def test_the_order_check_is_on_the_bill_at_most_and_to_the_pair_once_verdicts_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api: FakeAPI
+) -> None:
+    file = tmp_path / "prices.json"
+    file.write_text(json.dumps({"models": {"chat:judge": {"input": 1.0, "output": 5.0}}}), "utf-8")
+    monkeypatch.setenv("XYREWARD_PRICES", str(file))
+    wanted = job(
+        items=few(tmp_path, 20),
+        judge=f"chat:judge@{api.base_url}",
+        rule={"needs": ["misconception"]},
+        order_check=True,
+    )
+    prepared = PreparedJob(wanted, tmp_path / "out")
+    judging, order = prepared.estimates()
+    most = 0
+    for item in prepared.items:
+        kinds = Counter(reference.kind for reference in item.references)
+        most += kinds["direct"] * kinds["overcorrecting"]
+        most += kinds["goal_focused"] * sum(kinds[kind] for kind in REJECTED_KINDS)
+    assert order.startswith(
+        f"order-swapped check of at most {most} pairs: {2 * most} calls to make"
+    )
+    dollars = re.search(r"US dollars: about (\d+\.\d+), at most (\d+\.\d+)$", order)
+    assert dollars is not None
+    assert 0 < float(dollars[1]) < float(dollars[2])
+    # Verdicts that the store has say which pairs there are.
+    unchecked = PreparedJob(wanted.model_copy(update={"order_check": False}), tmp_path / "free")
+    made = unchecked.run().pairs
+    n = len(made.pairs) + made.dropped.get("above control_share", 0)
+    assert 0 < n < most
+    judging, order = PreparedJob(wanted, tmp_path / "out").estimates()
+    assert ": 0 calls to make" in judging
+    assert order.startswith(f"order-swapped check of {n} pairs: {2 * n} calls to make")
+    assert api.stats.requests > 0
+
+
+@pytest.mark.parametrize(
+    ("rule", "n"),
+    [
+        ({}, 4),  # 2 over 2 of four answers
+        ({"margin_pairs": 0.1}, 6),  # any two of four
+        ({"max_pairs_per_item": 3}, 3),
+    ],
+)
+def test_of_answers_that_are_not_sampled_yet_as_many_pairs_are_assumed_as_there_may_be(
+    tmp_path: Path, api: FakeAPI, rule: dict[str, Any], n: int
+) -> None:
+    on_policy = {"samples": 4, "limit": 2, "max_new_tokens": 32}
+    wanted = sampled(tmp_path, api, on_policy=on_policy, rule=rule, order_check=True)
+    prepared = PreparedJob(wanted, tmp_path / "out")
+    pairs = n * len(prepared.sampled_items)
+    assert (
+        f"order-swapped check of at most {pairs} pairs: {2 * pairs} calls"
+        in prepared.estimates()[-1]
+    )
+    assert api.stats.requests == 0
+
+
+def test_a_dry_run_leaves_no_store_and_no_lock(tmp_path: Path, api: FakeAPI) -> None:
+    wanted = sampled(
+        tmp_path,
+        api,
+        sources=["on_policy", "contrastive"],
+        writer=f"chat:writer@{api.base_url}",
+        splits_lock=str(tmp_path / "splits.json"),
+        order_check=True,
+    )
+    before = sorted(tmp_path.iterdir())
+    assert len(PreparedJob(wanted, tmp_path / "out", dry_run=True).estimates()) == 4
+    assert sorted(tmp_path.iterdir()) == before
+    PreparedJob(wanted, tmp_path / "out")
+    assert (tmp_path / "splits.json").is_file()
+    assert not (tmp_path / "store.sqlite").exists()
+
+
+# ---------------------------------------------------------------- what is sent
+
+
+def test_neither_writer_nor_policy_is_sent_personal_data(tmp_path: Path) -> None:
+    items = [
+        item.model_copy(
+            update={
+                "query": f"{item.query_text} Write to ada@lovelace.org",
+                "stated_request": f"{item.stated_request} Ring +44 20 7183 8750",
+            }
+        )
+        for item in load_items("mini")
+        if item.kind == "xy"
+    ][:12]
+    file = tmp_path / "items.jsonl"
+    file.write_text("".join(i.model_dump_json() + "\n" for i in items), "utf-8")
+    with FakeAPI(reply=answered, log_bodies=True) as api:
+        wanted = sampled(
+            tmp_path,
+            api,
+            items=[{"source": str(file)}],
+            sources=["on_policy", "contrastive"],
+            writer=f"chat:writer@{api.base_url}",
+            order_check=True,
+        )
+        with suppress(DataError):  # the server writes no answers, and a judge's labels are drawn
+            PreparedJob(wanted, tmp_path / "out").run()
+        bodies = [entry.body for entry in api.log if entry.body]
+    asked = {model: [json.dumps(b) for b in bodies if b.get("model") == model] for model in
+             ("policy", "writer", "judge")}  # fmt: skip
+    for model, texts in asked.items():
+        texts = [text for text in texts if "ovelace" in text or "[email]" in text or "7183" in text]
+        assert texts, model
+        assert not [text for text in texts if "ada@" in text or "7183" in text], model

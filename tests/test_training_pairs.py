@@ -12,6 +12,9 @@ from xyreward import recipe, training_pairs
 from xyreward.config import DPORecipe, PairsJob, dump_yaml, load_config
 from xyreward.errors import ConfigError, DataError, JudgeError, LeakError
 from xyreward.items import text_hash
+from xyreward.loading import bundled_splits, load_items
+from xyreward.pairs import HeldOut, build_pairs
+from xyreward.pairs.audit import audit_pairs
 from xyreward.pairs.candidates import Candidate
 from xyreward.pairs.formats import read_pairs, write_pairs
 from xyreward.pairs_job import PreparedJob
@@ -169,10 +172,16 @@ def test_built_pairs_that_hold_what_is_evaluated_are_refused_whatever_the_folder
     for number, one in enumerate([of_answer, replace(first, prompt=tuple(query))]):
         pairs = replace(folder.pairs, pairs=(one, *folder.pairs.pairs[1:]))
         other = write_pairs(
-            pairs, folder.audit, tmp_path / str(number), meta=folder.meta, containers=("jsonl",)
+            pairs,
+            audit_pairs(pairs),
+            tmp_path / str(number),
+            meta=folder.meta,
+            containers=("jsonl",),
         )
         bad = config(pairs={"built": str(other)})
-        with pytest.raises(LeakError, match="1 items hold what this recipe evaluates on") as found:
+        with pytest.raises(
+            LeakError, match="pairs of 1 item hold what this recipe evaluates on"
+        ) as found:
             TrainingPairs(bad, data)
         assert found.value.offending == [first.item_id]
 
@@ -187,3 +196,40 @@ def test_items_of_built_pairs_that_the_recipe_does_not_have_are_in_the_mark_of_t
     other = replace(pairs.pairs[0], item_id="not-here", prompt=prompt)
     known = recipe._hashes(replace(pairs, pairs=(other,)), data)
     assert known == [text_hash(prompt[0]["content"])]
+
+
+def test_a_set_of_the_python_path_is_taken_where_it_held_out_what_is_evaluated(
+    tmp_path: Path,
+) -> None:
+    train = load_items("mini", split="train")
+    dev, test = load_items("mini", split="dev"), load_items("mini", split="test")
+
+    def taken(name: str, held_out: HeldOut | None) -> int:
+        pairs = build_pairs(train, split="train", held_out=held_out, max_pairs=40)
+        write_pairs(pairs, audit_pairs(pairs), tmp_path / name, meta={}, containers=("jsonl",))
+        wanted = config(pairs={"built": str(tmp_path / name)})
+        return len(TrainingPairs(wanted, recipe.load_data(wanted)).make().pairs)
+
+    assert taken("whole", HeldOut([*test, *dev], bundled_splits())) == 40
+    with pytest.raises(LeakError, match=r"was built with other items held out \([0-9a-f]{12}\)"):
+        taken("test-alone", HeldOut(test, bundled_splits()))
+    with pytest.raises(
+        LeakError, match=r"without anything held out.*build_pairs\(held_out=\.\.\.\)"
+    ):
+        taken("none", None)
+
+
+def test_a_set_that_was_built_balanced_is_held_to_its_balance(tmp_path: Path) -> None:
+    job = PairsJob.model_validate({"balance": 0.05})
+    folder = PreparedJob(job, tmp_path / "pairs").run().folder
+    wanted = config(pairs={"built": str(folder)})
+    pairs = TrainingPairs(wanted, recipe.load_data(wanted)).make()
+    assert training_pairs.audited(wanted, pairs).ok
+    longer = tuple(p for p in pairs.pairs if len(p.chosen) > len(p.rejected))
+    assert len(longer) >= 100
+    rest = {"of no matter": len(pairs.pairs) - len(longer)}
+    lopsided = replace(pairs, pairs=longer, dropped={**pairs.dropped, **rest})
+    with pytest.raises(
+        DataError, match=r"shortcut longer: picks chosen in 100\.0%.*balance was asked for"
+    ):
+        training_pairs.audited(wanted, lopsided)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from xyreward.errors import XYRewardError
+from xyreward.words import counted, noun
 
 if TYPE_CHECKING:
     from xyreward.judges.asking import ModelAsker
@@ -130,11 +131,11 @@ def pairs(
     overrides = [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
     wanted = load_config(PairsJob, config, [*overrides, *(settings or ())])
     plain = {name: str(v) if isinstance(v, Path) else v for name, v in options.items()}
-    job = PreparedJob(with_options(wanted, plain), out)
+    job = PreparedJob(with_options(wanted, plain), out, dry_run=dry_run)
     if dry_run:
         for line in job.estimates():
             cli._say(line)
-        cli._say(f"{len(job.items)} items. Nothing was sent or written.")
+        cli._say(f"{counted(len(job.items), 'item')}. Nothing was sent or written.")
         return
     try:
         with cli._sending():
@@ -144,7 +145,9 @@ def pairs(
     for note in report.notes:
         cli._say(note)
     cli._say(report.audit.to_markdown())
-    cli._say(f"{len(report.pairs.pairs)} pairs in {report.folder}; look through them in audit.html")
+    n = len(report.pairs.pairs)
+    them = noun(n, "it", "them")
+    cli._say(f"{counted(n, 'pair')} in {report.folder}; look through {them} in audit.html")
     cli._say_bill(job.models)
     if not report.audit.ok:
         raise typer.Exit(cli.FAILED)

@@ -220,6 +220,11 @@ class PairsJob(_PairSettings):
             raise ValueError("source contrastive and writer go together, found one of them")
         if self.writer is None and (self.writer_options or self.contrast != Contrast()):
             raise ValueError("contrast and writer_options are for a writer; name one in writer")
+        if self.columns and not self.answers:
+            raise ValueError(
+                "columns are of files of answers, and none is given; name them in answers (items have "
+                "columns of their own: items.0.columns)"
+            )
         if self.order_check and self.judge is None:
             raise ValueError("order_check needs a judge")
         if self.policy_options and not ("on_policy" in self.sources and self.policy_is_remote):

@@ -8,11 +8,13 @@ Not here: making pairs (`pairs/`), what a recipe does with them (`training_pairs
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import importlib.util
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,24 +29,46 @@ from xyreward.judges import Judge, described, load_asker, load_judge, options_of
 from xyreward.judges.asking import ModelAsker, run_of_environment
 from xyreward.judges.panel import model_judges
 from xyreward.judges.transport import without_credentials
-from xyreward.pairs.answers import read_answers
+from xyreward.pairs.answers import line_of, read_answers
 from xyreward.pairs.audit import Audit, AuditLimits, audit_pairs
-from xyreward.pairs.build import build_pairs
-from xyreward.pairs.candidates import Candidate, references
-from xyreward.pairs.contrastive import estimate_contrast, only_judge_is_writer, write_contrast
-from xyreward.pairs.formats import check_wanted, read_pairs, write_pairs
+from xyreward.pairs.build import build_pairs, pairs_to_check
+from xyreward.pairs.candidates import Candidate, Judged, references
+from xyreward.pairs.contrastive import (
+    contrast_version,
+    estimate_contrast,
+    only_judge_is_writer,
+    write_contrast,
+)
+from xyreward.pairs.formats import (
+    PairFolder,
+    check_replaceable,
+    check_wanted,
+    read_pairs,
+    write_pairs,
+)
 from xyreward.pairs.guards import TokenGuard
 from xyreward.pairs.held_out import HeldOut
-from xyreward.pairs.order import askers_of, stop_over_budget
-from xyreward.pairs.pair import PairSet
+from xyreward.pairs.order import (
+    check_comparable,
+    estimate_order,
+    order_version,
+    stop_over_budget,
+)
+from xyreward.pairs.pair import Pair, PairSet, pair_of
 from xyreward.pairs.sampling import estimate_samples, load_sampler, sample
 from xyreward.sides import Sides, limited, load_sides
+from xyreward.verdict import FailureKind
+from xyreward.words import counted, noun
 
 Bar = Callable[[str, int, Sequence[ModelAsker]], AbstractContextManager[Callable[[int], object]]]
 """A title, a total and the models at work -> what is told how many more pieces are done."""
 
 OF_THE_BILL = frozenset({"store", "run", "budget_usd", "prices", *Limits.__dataclass_fields__})
 """Options of models that change what a job costs and how long it takes, and not what comes out."""
+
+PASSING: frozenset[FailureKind] = frozenset({"transport", "rate_limited", "timeout"})
+"""Failures of a server on a bad day, which the next start of the command may not meet. Others (a refusal, a
+reply that cannot be read) are what the model makes of it."""
 
 
 def no_bar(
@@ -111,14 +135,23 @@ class PreparedJob:
         RunFolderError: `out` cannot be written, or holds something else than these pairs.
     """
 
-    def __init__(self, job: PairsJob, out: Path) -> None:
+    def __init__(self, job: PairsJob, out: Path, *, dry_run: bool = False) -> None:
+        """Prepare a job.
+
+        Args:
+            job: what to do.
+            out: the folder to be.
+            dry_run: nothing will be done, so that nothing may be left either: a splits lock stays as it is.
+        """
         self.job = job
         self.out = out.expanduser()
         check_wanted(job.formats, job.containers)
-        self.sides: Sides = load_sides(job.items, job.splits_lock)
+        self.sides: Sides = load_sides(job.items, job.splits_lock, write_lock=not dry_run)
         self.items = self.sides.select(job.split)
         self.held_out = self._held_out()
-        self.sampled_items: list[Item] = limited(self.items, job.on_policy.limit)
+        # What leaves this process: policy, writer and judge may be other companies'.
+        self.shown = self._masked(self.items)
+        self.sampled_items = self._masked(limited(self.items, job.on_policy.limit))
         self.judge: Judge | None = None
         if job.judge is not None:
             self.judge = load_judge(job.judge, **self._billed(job.judge, job.judge_options))
@@ -126,7 +159,7 @@ class PreparedJob:
                 check(list(self.items))
         if job.order_check:
             assert self.judge is not None
-            askers_of(self.judge)  # refused here and not after hours of judging
+            check_comparable(self.items, self.judge)  # here and not after hours of judging
         self.sampling = job.on_policy.sampling(job.seed)
         self.policy: ModelAsker | str | None = None
         if "on_policy" in job.sources:
@@ -137,7 +170,7 @@ class PreparedJob:
             self.writer = load_asker(job.writer, **options)
             self.writer.check_ready()
             # Raises for items that no answers can be written to, before anything is sampled.
-            estimate_contrast(self.items, self.writer, job.contrast)
+            estimate_contrast(self.shown, self.writer, job.contrast)
         self.tokens = self._tokens()
         self.of_files: list[Candidate] = []
         self._notes: list[str] = []
@@ -151,10 +184,20 @@ class PreparedJob:
             )
             self.of_files += found.candidates
             self._notes.append(
-                f"{file}: {len(found.candidates)} of {found.rows} answers; {found.unknown} are to other "
-                f"items, {found.truncated} were cut at their limit"
+                f"{file}: {len(found.candidates):,} of {counted(found.rows, 'answer')}; "
+                f"{found.unknown} {noun(found.unknown, 'is', 'are')} to other items, {found.truncated} "
+                f"{noun(found.truncated, 'was', 'were')} cut at {noun(found.truncated, 'its', 'their')} limit"
             )
-        self._refuse_others()
+        self.there: PairFolder | None = self._there()
+        """What an earlier start of this job has left in `out`."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all that this job would make is there. Else it is not, or lacks what failed on the way."""
+        return self.there is not None and not self.there.meta.get("unfinished")
+
+    def _masked(self, items: Iterable[Item]) -> list[Item]:
+        return [self.job.guards.mask_item(item)[0] for item in items]
 
     @property
     def models(self) -> list[ModelAsker]:
@@ -197,8 +240,11 @@ class PreparedJob:
             chat_template_kwargs=of.chat_template_kwargs,
         )
 
-    def _refuse_others(self) -> None:
-        """Find what would keep the folder from being written, before anything is paid for."""
+    def _there(self) -> PairFolder | None:
+        """The set of this job that is there already, whole or not.
+
+        Finds what would keep the folder from being written, before anything is paid for.
+        """
         out = self.out
         if not out.parent.is_dir():
             raise RunFolderError(f"{out.parent}: is no folder, expected one to make {out.name} in")
@@ -215,18 +261,21 @@ class PreparedJob:
         except (OSError, ValueError) as error:
             raise RunFolderError(f"{out!s:.200}: cannot be made: {told(error)}") from None
         if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-            return
+            return None
         if not (out / "manifest.json").is_file():
             raise RunFolderError(f"{out}: is there and is no folder of pairs; give another --out")
-        old = read_pairs(out).meta
-        new = json.loads(json.dumps(self._meta([])))
-        differing = _differences({**old, "notes": []}, new)
+        found = read_pairs(out)
+        new = json.loads(json.dumps(self._meta([], {})))
+        differing = _differences({**found.meta, "notes": [], "unfinished": {}}, new)
         if differing:
             raise RunFolderError(
                 f"{out}: holds pairs of another job, and is not overwritten; it differs in "
                 f"{'; '.join(differing[:5])}{'; ...' if len(differing) > 5 else ''}. Give another --out, or "
                 "remove it"
             )
+        if found.meta.get("unfinished"):
+            check_replaceable(out)
+        return found
 
     # ---------------------------------------------------------------- what it would take
 
@@ -237,55 +286,118 @@ class PreparedJob:
         are.
         """
         job, lines = self.job, []
-        of = {item.id: item for item in self.items}
-        answers = [*(references(self.items) if "references" in job.sources else ()), *self.of_files]
-        expected = [(of[c.item_id], c.text) for c in answers]
+        if self.is_done:
+            return [f"the pairs of this job are in {self.out}: nothing is left to do"]
+        expected = [
+            *(references(self.items) if "references" in job.sources else ()),
+            *self.of_files,
+        ]
         if self.policy is not None:
             n = len(self.sampled_items) * self.sampling.k
             there: Sequence[Candidate] | None = None
             if isinstance(self.policy, ModelAsker):
                 found = estimate_samples(self.policy, self.sampled_items, self.sampling)
                 assert found is not None
-                lines.append(f"sampling {n} answers of {self.policy.name_without_url}: {found}")
+                lines.append(
+                    f"sampling {counted(n, 'answer')} of {self.policy.name_without_url}: {found}"
+                )
                 if not found.calls:
                     there = self._sample(None).candidates
             elif self.samples_file.exists():
                 there = self._sample(self.samples_file).candidates
-                lines.append(f"sampling {n} answers of {self.policy}: they are there")
+                lines.append(f"sampling {counted(n, 'answer')} of {self.policy}: they are there")
             else:
-                lines.append(f"sampling {n} answers of {self.policy}, on this machine")
+                lines.append(f"sampling {counted(n, 'answer')} of {self.policy}, on this machine")
             if there is None:
                 # At four characters a token.
                 longest = "word " * (job.on_policy.max_new_tokens * 4 // 5)
                 expected += [
-                    (item, f"{k} {longest}")
+                    Candidate(item.id, f"{k} {longest}", "on_policy", "policy")
                     for item in self.sampled_items
                     for k in range(self.sampling.k)
                 ]
             else:
-                expected += [(of[c.item_id], c.text) for c in there]
+                expected += there
         if self.writer is not None:
-            found = estimate_contrast(self.items, self.writer, job.contrast)
+            found = estimate_contrast(self.shown, self.writer, job.contrast)
             n = 2 * len(self.items) * job.contrast.k
-            lines.append(f"writing {n} answers with {self.writer.name_without_url}: {found}")
+            lines.append(
+                f"writing {counted(n, 'answer')} with {self.writer.name_without_url}: {found}"
+            )
             if found.calls:
                 expected += [
-                    (item, f"{k} {'words ' * job.contrast.words}")
+                    Candidate(
+                        item.id, f"{k} {'words ' * job.contrast.words}", "contrastive", "writer"
+                    )
                     for item in self.items
                     for k in range(2 * job.contrast.k)
                 ]
             else:
-                written = write_contrast(self.items, self.writer, job.contrast).candidates
-                expected += [(of[c.item_id], c.text) for c in written]
-        if self.judge is not None:
-            items, texts = [item for item, _ in expected], [text for _, text in expected]
-            told = described(self.judge, items, texts).removesuffix(" Nothing was sent.")
-            lines.append(f"judging {len(texts)} answers with {told}")
-        else:
-            lines.append(f"{len(expected)} answers with labels, which no model judges")
+                expected += write_contrast(self.shown, self.writer, job.contrast).candidates
+        n = len(expected)
+        if self.judge is None:
+            lines.append(f"{counted(n, 'answer')} with labels, which no model judges")
+            return lines
+        of = {item.id: item for item in self.shown}
+        items = [of[c.item_id] for c in expected]
+        texts = [job.guards.mask(c.text)[0] for c in expected]
+        told = described(self.judge, items, texts).removesuffix(" Nothing was sent.")
+        lines.append(f"judging {counted(n, 'answer')} with {told}")
         if job.order_check:
-            lines.append("order-swapped check: two calls more for each pair that is made")
+            known = not any(
+                judge.estimate(items, texts).calls for judge in model_judges(self.judge)
+            )
+            pairs = self._pairs_to_check(expected, known=known)
+            found = estimate_order(pairs, self.shown, self.judge)
+            lines.append(
+                f"order-swapped check of {'' if known else 'at most '}{counted(len(pairs), 'pair')}: {found}"
+            )
         return lines
+
+    def _pairs_to_check(self, expected: Sequence[Candidate], *, known: bool) -> list[Pair]:
+        """The pairs that the order-swapped check would be asked about.
+
+        Args:
+            expected: answers, some of them not written yet.
+            known: the store has a verdict on each. Else there may be fewer pairs than these: as many as
+                any verdicts could make.
+        """
+        job = self.job
+        rule = job.rule
+        if known:
+            assert self.judge is not None
+            return pairs_to_check(
+                self.items,
+                expected,
+                self.judge,
+                rule=rule,
+                guards=job.guards,
+                held_out=self.held_out,
+                tokens=self.tokens,
+                seed=job.seed,
+            )
+        of_item: dict[str, list[Judged]] = defaultdict(list)
+        for candidate in expected:
+            of_item[candidate.item_id].append(Judged(candidate, None, None, ""))
+        pairs: list[Pair] = []
+        for item in self.shown:
+            possible: dict[tuple[str, str] | None, list[tuple[Judged, Judged]]] = defaultdict(list)
+            for one, other in rule.proposals(item, of_item[item.id]):
+                same = one.answer.provenance == other.answer.provenance
+                if same or not rule.same_origin:
+                    # Of n answers without a kind k are chosen over n - k, which is most at a half.
+                    kindless = one.answer.kind is None and rule.margin_pairs is None and same
+                    possible[one.answer.provenance if kindless else None].append((one, other))
+            found: list[tuple[Judged, Judged]] = []
+            for provenance, proposed in possible.items():
+                n = sum(
+                    a.answer.kind is None and a.answer.provenance == provenance
+                    for a in of_item[item.id]
+                )
+                found += proposed if provenance is None else proposed[: n * n // 4]
+            found = found[: rule.max_pairs_per_item]
+            pairs += (pair_of(item, one, other, split=job.split) for one, other in found)
+        return pairs
 
     # ---------------------------------------------------------------- the work
 
@@ -295,7 +407,7 @@ class PreparedJob:
         return self.out.with_name(f"{self.out.name}.samples.jsonl")
 
     def run(self, bar: Bar = no_bar) -> PairsReport:
-        """Do it all.
+        """Do it all; where `is_done`, read what is there.
 
         Raises:
             DataError: no pair can be made; nothing is written then.
@@ -304,6 +416,11 @@ class PreparedJob:
             RunFolderError: the samples' file is of another job, or something cannot be written.
         """
         job, notes = self.job, list(self._notes)
+        if self.is_done:
+            assert self.there is not None
+            told = [*self.there.meta["notes"], "the pairs of this job were there; nothing was done"]
+            return PairsReport(self.there.pairs, self.there.audit, self.out, told)
+        failed: Counter[str] = Counter()
         answers: list[Candidate] = []
         if "references" in job.sources:
             answers += references(self.items)
@@ -315,20 +432,23 @@ class PreparedJob:
                 sampled = self._sample(self.samples_file, advance)
             _stop_over_budget(sampled.failed, sampled.wanted, "answers were not sampled")
             answers += sampled.candidates
+            failed.update({f"sampling: {kind}": n for kind, n in sampled.failed.items()})
             notes.append(
-                f"sampled {len(sampled.candidates)} of {sampled.wanted} answers; {sampled.truncated} reached "
-                f"{self.sampling.max_new_tokens} tokens; failed: {dict(sampled.failed) or 'none'}"
+                f"sampled {len(sampled.candidates):,} of {counted(sampled.wanted, 'answer')}; "
+                f"{sampled.truncated} reached {self.sampling.max_new_tokens} tokens; failed: "
+                f"{dict(sampled.failed) or 'none'}"
             )
         if self.writer is not None:
             with bar("writing", len(self.items) * job.contrast.k, [self.writer]) as advance:
                 written = write_contrast(
-                    self.items, self.writer, job.contrast, on_reply=lambda: advance(1)
+                    self.shown, self.writer, job.contrast, on_reply=lambda: advance(1)
                 )
             asked_for = len(self.items) * job.contrast.k
             _stop_over_budget(written.failed, asked_for, "replies of the writer were not asked for")
             answers += written.candidates
+            failed.update({f"writing: {kind}": n for kind, n in written.failed.items()})
             notes.append(
-                f"written {len(written.candidates)} answers; failed replies: "
+                f"written {counted(len(written.candidates), 'answer')}; failed replies: "
                 f"{dict(written.failed) or 'none'}"
             )
         writers = {a.origin for a in answers if a.source == "contrastive"}
@@ -341,20 +461,27 @@ class PreparedJob:
                 pairs = self._build(answers)
             except DataError as error:  # what came of sampling, and of files, says why
                 raise DataError([*error.problems, *notes]) from None
-        limits = AuditLimits(
-            simple=AuditLimits().simple if job.balance is None else job.balance,
-            balanced=job.balance is not None,
-            allow_origin=job.allow_origin,
+        failed.update(pairs.dropped)  # reasons, of which some are failures of the judge
+        unfinished = {
+            what: n for what, n in failed.items() if what.rpartition(": ")[2] in PASSING and n
+        }
+        if unfinished:
+            notes.append(
+                f"not all that was wanted: {', '.join(f'{what} {n}' for what, n in unfinished.items())}. The "
+                "same command asks again for what failed, and replaces these pairs"
+            )
+        audit = audit_pairs(
+            pairs, limits=AuditLimits.of(pairs, allow_origin=job.allow_origin), seed=job.seed
         )
-        audit = audit_pairs(pairs, limits=limits, seed=job.seed)
         folder = write_pairs(
             pairs,
             audit,
             self.out,
-            meta=self._meta(notes),
-            items=[job.guards.mask_item(item)[0] for item in self.items],
+            meta=self._meta(notes, unfinished),
+            items=self.shown,
             formats=job.formats,
             containers=job.containers,
+            replace=self.there is not None,
         )
         return PairsReport(pairs, audit, folder, notes)
 
@@ -394,7 +521,7 @@ class PreparedJob:
             order_check=job.order_check,
             control_share=job.control_share,
             max_pairs=job.max_pairs,
-            clusters=self.sides.clusters(self.items),
+            splits=self.sides.splits,
             seed=job.seed,
         )
 
@@ -404,8 +531,10 @@ class PreparedJob:
         mine = {item.id for item in self.items}
         return HeldOut([i for i in self.sides.items if i.id not in mine], self.sides.splits)
 
-    def _meta(self, notes: Sequence[str]) -> dict[str, Any]:
+    def _meta(self, notes: Sequence[str], unfinished: Mapping[str, int]) -> dict[str, Any]:
+        """What is recorded beside the pairs. All but notes and `unfinished` is known beforehand."""
         job = self.job
+        of_files = hashlib.sha256(b"".join(map(line_of, self.of_files))).hexdigest()
         return {
             "config": _config(job),
             "judge": "reference labels"
@@ -417,7 +546,11 @@ class PreparedJob:
             "items_hash": items_hash(self.items),
             "held_out_hash": self.held_out.hash,
             "splits_hash": self.sides.splits.hash,
+            **({"answers_hash": of_files} if job.answers else {}),
+            **({"contrast_version": contrast_version()} if job.writer else {}),
+            **({"order_version": order_version()} if job.order_check else {}),
             "notes": list(notes),
+            "unfinished": dict(unfinished),
             "versions": {"xyreward": importlib.metadata.version("xyreward")},
         }
 

@@ -19,6 +19,7 @@ from xyreward.pairs.audit import Audit, AuditLimits, audit_pairs
 from xyreward.pairs.candidates import Candidate, references
 from xyreward.pairs.formats import pair_of_record, read_pairs, record_of
 from xyreward.sides import limited
+from xyreward.words import counted
 
 if TYPE_CHECKING:
     from xyreward.recipe import Data
@@ -84,7 +85,7 @@ class TrainingPairs:
             balance=wanted.balance,
             control_share=wanted.control_share,
             max_pairs=wanted.max_pairs,
-            clusters=data.sides.clusters(data.train),
+            splits=data.splits,
             seed=self.config.seed,
         )
 
@@ -97,7 +98,7 @@ class TrainingPairs:
             made = self._made
             left_out = ", ".join(f"{reason} {n}" for reason, n in sorted(made.dropped.items()))
             return (
-                f"{len(made.pairs)} pairs, {made.control_share:.0%} from controls"
+                f"{counted(len(made.pairs), 'pair')}, {made.control_share:.0%} from controls"
                 + (f" (left out: {left_out})" if left_out else "")
                 + "; no model judges their answers"
             )
@@ -113,7 +114,7 @@ class TrainingPairs:
                 for number in range(wanted.samples * self.config.rounds)
             ]
         told = described(self.judge, [i for i, _ in expected], [text for _, text in expected])
-        return f"pairs of {len(expected)} answers, judged by {told}"
+        return f"pairs of {counted(len(expected), 'answer')}, judged by {told}"
 
     def plan(self, settings: Any) -> list[str]:
         """Lines on the training, where the pairs are known before the policy is loaded.
@@ -155,7 +156,7 @@ def pairs_judge(config: DPORecipe) -> Judge | None:
 def packed(pairs: PairSet) -> dict[str, Any]:
     """Pairs as plain data, for another process; without the examples of what was dropped."""
     plain = {f.name: getattr(pairs, f.name) for f in fields(PairSet)}
-    plain |= {name: dict(plain[name]) for name in ("dropped", "masked")}
+    plain |= {name: dict(value) for name, value in plain.items() if isinstance(value, Mapping)}
     return {**plain, "examples": (), "pairs": [record_of(pair) for pair in pairs.pairs]}
 
 
@@ -173,10 +174,15 @@ def _built(name: str, data: Data) -> PairSet:
                 for problem in dict.fromkeys([*folder.audit.problems, *folder.pairs.problems])
             ]
         )
-    built, here = folder.meta.get("held_out_hash"), data.sides.held_out.hash
+    built, here = folder.pairs.held_out_hash, data.sides.held_out.hash
+    if built is None:
+        raise LeakError(
+            f"{name}: was built without anything held out, so that it may hold what this recipe evaluates; "
+            "build it with `xyreward pairs`, or with build_pairs(held_out=...)"
+        )
     if built != here:
         raise LeakError(
-            f"{name}: was built with other items held out ({built!s:.12}) than dev and test of this recipe "
+            f"{name}: was built with other items held out ({built:.12}) than dev and test of this recipe "
             f"({here:.12}); build it with the same items and splits_lock, or it may hold what is evaluated"
         )
     _refuse_held_out(name, folder.pairs, data)
@@ -197,7 +203,7 @@ def _refuse_held_out(name: str, pairs: PairSet, data: Data) -> None:
     }
     if offending:
         raise LeakError(
-            f"{name}: pairs of {len(offending)} items hold what this recipe evaluates on "
+            f"{name}: pairs of {counted(len(offending), 'item')} hold what this recipe evaluates on "
             f"({'; '.join(sorted(set(offending.values())))}), the first is {next(iter(offending))!a}; build "
             "it with the same items and splits_lock",
             list(offending),
@@ -211,11 +217,8 @@ def audited(config: DPORecipe, pairs: PairSet) -> Audit:
         DataError: it failed; says what is wrong with the pairs.
     """
     wanted = config.pairs
-    limits = AuditLimits(
-        simple=wanted.balance if wanted.balance is not None else AuditLimits().simple,
-        balanced=wanted.balance is not None,
-        allow_origin=wanted.allow_origin or wanted.built is not None,  # asked when it was built
-    )
+    allow_origin = wanted.allow_origin or wanted.built is not None  # asked when it was built
+    limits = AuditLimits.of(pairs, allow_origin=allow_origin)
     audit = audit_pairs(pairs, limits=limits, seed=config.seed)
     if not audit.ok:
         raise DataError([f"the pairs' audit: {problem}" for problem in audit.problems])

@@ -16,7 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from xyreward.errors import ConfigError, DataError
 from xyreward.items import folded
 from xyreward.markdown import plain
 from xyreward.pairs.candidates import Judged
-from xyreward.pairs.pair import Pair, PairSet
+from xyreward.pairs.pair import Pair, PairSet, over
 from xyreward.pairs.shortcuts import (
     RULES,
     FixedRule,
@@ -38,6 +38,7 @@ from xyreward.pairs.shortcuts import (
     traits_of,
 )
 from xyreward.stats import Estimate
+from xyreward.words import counted, noun
 
 SCHEMA = 1
 
@@ -81,6 +82,13 @@ class AuditLimits:
         if self.bag_pairs < 1:
             raise ConfigError(f"bag_pairs is {self.bag_pairs}, expected > 0")
 
+    @classmethod
+    def of(cls, pair_set: PairSet, *, allow_origin: bool = False) -> Self:
+        """Those that a set is held to: the defaults, and the balance that it was built for."""
+        if pair_set.balance is None:
+            return cls(allow_origin=allow_origin)
+        return cls(simple=pair_set.balance, balanced=True, allow_origin=allow_origin)
+
 
 @dataclass(frozen=True, slots=True)
 class Shortcut:
@@ -111,6 +119,8 @@ class Spread:
 class Audit:
     """What is in a set of pairs, and what is wrong with it."""
 
+    pairs_hash: str
+    """`PairSet.hash` of the set; `is_of` compares it."""
     pairs: int
     clusters: int
     """Clusters of items behind them: what the intervals count as independent."""
@@ -139,7 +149,7 @@ class Audit:
     by_kinds: Mapping[str, int]
     """Pairs by kinds of answer, `goal_focused over literal`; answers of models have no kind."""
     by_judge: Mapping[str, int]
-    """Pairs by who judged the chosen answer."""
+    """Pairs by who judged the answers; `a over b` where two did."""
     lengths: Mapping[str, Spread]
     """Of `chosen` and of `rejected`, in characters. Empty without pairs."""
     margins: Spread | None
@@ -163,6 +173,13 @@ class Audit:
     def ok(self) -> bool:
         """Whether there are no problems."""
         return not self.problems
+
+    def is_of(self, pair_set: PairSet) -> bool:
+        """Whether this is an audit of this set: of these pairs, and of what was left out."""
+        counts = ("candidates", "dropped", "examined", "masked", "cut")
+        return self.pairs_hash == pair_set.hash and all(
+            getattr(self, name) == getattr(pair_set, name) for name in counts
+        )
 
     def shortcut(self, name: str) -> Shortcut:
         """The shortcut of this name.
@@ -245,9 +262,7 @@ def audit_pairs(
     Raises:
         ConfigError: two rules of one name.
     """
-    if limits is None:
-        asked = pair_set.balance
-        limits = AuditLimits() if asked is None else AuditLimits(simple=asked, balanced=True)
+    limits = limits or AuditLimits.of(pair_set)
     names = [REWARD, ORIGIN, BAG, *(rule.name for rule in rules)]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError(f"two rules are called {', '.join(sorted(twice))}; name each differently")
@@ -266,6 +281,7 @@ def audit_pairs(
         _judge_shortcut(shortcut, len(pairs), limits, problems, warnings)
     warnings += _remarks(pair_set, limits)
     return Audit(
+        pairs_hash=pair_set.hash,
         pairs=len(pairs),
         clusters=len(set(clusters)),
         candidates=pair_set.candidates,
@@ -281,7 +297,7 @@ def audit_pairs(
         by_origin=_counts(_over(p, lambda a: a.answer.origin or "unknown") for p in pairs),
         by_rule=_counts(pair.rule for pair in pairs),
         by_kinds=_counts(_over(p, lambda a: a.answer.kind or "no kind") for p in pairs),
-        by_judge=_counts(pair.chosen_answer.judge for pair in pairs),
+        by_judge=_counts(pair.judge for pair in pairs),
         lengths={
             "chosen": _spread([len(pair.chosen) for pair in pairs]),
             "rejected": _spread([len(pair.rejected) for pair in pairs]),
@@ -337,7 +353,7 @@ def _measured(
         if isinstance(found, Learned):
             on = [clusters[i] for i in found.rows]
             sample = len(found.rows) < len(pairs)
-            note = f"on a sample of {len(found.rows):,} pairs" if sample else ""
+            note = f"on a sample of {counted(len(found.rows), 'pair')}" if sample else ""
             estimate = stats.mean(found.picks, on, bounds=(0, 1), seed=seed)
             shortcuts.append(Shortcut(name, what, estimate, _ties(found.picks), note))
             canary.append(_canary_of(name, what, found.swapped_picks))
@@ -363,8 +379,7 @@ def _margin(pair: Pair) -> float | None:
 
 
 def _over(pair: Pair, part: Callable[[Judged], str]) -> str:
-    a, b = part(pair.chosen_answer), part(pair.rejected_answer)
-    return a if a == b else f"{a} over {b}"
+    return over(part(pair.chosen_answer), part(pair.rejected_answer))
 
 
 def _counts(names: Iterable[str]) -> dict[str, int]:
@@ -391,8 +406,8 @@ def _sums(pair_set: PairSet) -> Iterable[str]:
         yield "there are no pairs; the reasons for dropping say why"
     if kept + dropped != pair_set.candidates:
         yield (
-            f"{kept:,} pairs kept and {dropped:,} dropped are {kept + dropped:,}, but there were "
-            f"{pair_set.candidates:,} candidate pairs; some were lost or counted twice"
+            f"{counted(kept, 'pair')} kept and {dropped:,} dropped make {kept + dropped:,} of "
+            f"{counted(pair_set.candidates, 'candidate pair')}; some were lost or counted twice"
         )
 
 
@@ -403,22 +418,23 @@ def _faulty(pairs: Sequence[Pair]) -> Iterable[str]:
         for p in pairs
     )
     if unjudged:
-        yield f"{unjudged:,} pairs have an answer without a verdict; a failure is never a score"
+        have = noun(unjudged, "has", "have")
+        yield f"{counted(unjudged, 'pair')} {have} an answer without a verdict; a failure is never a score"
     not_better = sum((margin := _margin(p)) is not None and margin <= 0 for p in pairs)
     if not_better:
-        yield f"in {not_better:,} pairs chosen is worth no more than rejected, expected more"
+        yield f"in {counted(not_better, 'pair')} chosen is worth no more than rejected, expected more"
     apart = sum(_judged_by(p.chosen_answer) != _judged_by(p.rejected_answer) for p in pairs)
     if apart:
         yield (
-            f"in {apart:,} pairs the sides were judged by different judges or rubric versions, so their "
-            "margin says nothing; judge both with one judge"
+            f"in {counted(apart, 'pair')} the sides were judged by different judges or rubric versions, so "
+            "their margin says nothing; judge both with one judge"
         )
     same = sum(folded(p.chosen) == folded(p.rejected) for p in pairs)
     if same:
-        yield f"in {same:,} pairs both sides read the same"
+        yield f"in {counted(same, 'pair')} both sides read the same"
     twice = len(pairs) - len({p.id for p in pairs})
     if twice:
-        yield f"{twice:,} pairs are there more than once"
+        yield f"{counted(twice, 'pair')} {noun(twice, 'is', 'are')} there more than once"
 
 
 def _judged_by(side: Judged) -> tuple[str, str]:
@@ -491,8 +507,8 @@ def _remarks(pair_set: PairSet, limits: AuditLimits) -> Iterable[str]:
     pairs = pair_set.pairs
     if pairs and len(pairs) < limits.few:
         yield (
-            f"only {len(pairs)} pairs: too few to train on, and too few to measure shortcuts with; "
-            "the intervals say how little is known"
+            f"only {counted(len(pairs), 'pair')}: too few to train on, and too few to measure shortcuts "
+            "with; the intervals say how little is known"
         )
     if pairs and all(pair.item_kind != "control" for pair in pairs):
         yield (
@@ -502,8 +518,17 @@ def _remarks(pair_set: PairSet, limits: AuditLimits) -> Iterable[str]:
     by_margin = sum(pair.rule == "margin" for pair in pairs)
     if by_margin:
         yield (
-            f"{by_margin:,} of {len(pairs):,} pairs were made by margin alone: their chosen answer "
-            "is better than the rejected one, but is not what training should teach"
+            f"{by_margin:,} of {counted(len(pairs), 'pair')} {noun(by_margin, 'was', 'were')} made by margin "
+            f"alone: {noun(by_margin, 'its', 'their')} chosen answer is better than the rejected one, but is "
+            "not what training should teach"
+        )
+    inferred = sum(not pair.grounded for pair in pairs)
+    if inferred:
+        yield (
+            f"{inferred:,} of {counted(len(pairs), 'pair')} {noun(inferred, 'was', 'were')} "
+            "judged by goals that a model inferred from the query alone, and not by ones that came with the "
+            "item; a wrong guess makes a wrong pair. Leave out those with `grounded` false, or give items "
+            "with their goals"
         )
     judges = {_judged_by(side) for p in pairs for side in (p.chosen_answer, p.rejected_answer)}
     if len(judges) > 1:
@@ -513,8 +538,8 @@ def _remarks(pair_set: PairSet, limits: AuditLimits) -> Iterable[str]:
         )
     if pair_set.cut:
         yield (
-            f"{pair_set.cut:,} of {len(pairs):,} pairs have an answer longer than the trainer's "
-            "max_length, which keeps its start only"
+            f"{pair_set.cut:,} of {counted(len(pairs), 'pair')} {noun(pair_set.cut, 'has', 'have')} an "
+            "answer longer than the trainer's max_length, which keeps its start only"
         )
 
 
@@ -531,11 +556,11 @@ def _markdown(audit: Audit) -> Iterable[str]:
     n = len(audit.problems)
     yield "# Audit of the preference pairs"
     yield ""
-    failed = f"**Failed: {n} problem{'s' if n != 1 else ''}.**"
+    failed = f"**Failed: {counted(n, 'problem')}.**"
     yield (
-        f"{'**Passed.**' if audit.ok else failed} {audit.pairs:,} pairs from {audit.clusters:,} "
-        f"clusters of items, {audit.control_share:.0%} from controls, kept of {audit.candidates:,} "
-        "candidate pairs."
+        f"{'**Passed.**' if audit.ok else failed} {counted(audit.pairs, 'pair')} from "
+        f"{counted(audit.clusters, 'cluster')} of items, {audit.control_share:.0%} from controls, kept of "
+        f"{counted(audit.candidates, 'candidate pair')}."
     )
     yield ""
     for title, texts in (("Problem", audit.problems), ("Warning", audit.warnings)):

@@ -18,10 +18,12 @@ from xyreward.pairs.balance import balanced
 from xyreward.pairs.candidates import Candidate, Judged, by_judge, by_labels, references
 from xyreward.pairs.guards import Guards, TokenGuard
 from xyreward.pairs.held_out import HeldOut
-from xyreward.pairs.order import check_order, stop_over_budget
+from xyreward.pairs.order import check_comparable, check_order, stop_over_budget
 from xyreward.pairs.pair import EXAMPLES, LeftOut, Pair, PairRule, PairSet, pair_of
 from xyreward.pairs.rule import NEITHER, NEITHER_OVERCORRECTS, NOT_JUDGED, Rule
 from xyreward.scoring import run_sync
+from xyreward.splits import Splits, clusters_of
+from xyreward.words import counted, noun
 
 
 def build_pairs(
@@ -38,7 +40,7 @@ def build_pairs(
     balance: float | None = None,
     control_share: float = 0.25,
     max_pairs: int | None = None,
-    clusters: Mapping[str, str] | None = None,
+    splits: Splits | None = None,
     seed: int = 0,
 ) -> PairSet:
     """Make preference pairs. Where it stops short of the result, nothing is half made.
@@ -60,15 +62,17 @@ def build_pairs(
         control_share: share of pairs from controls, in [0, 1). Fewer where there are not enough.
         max_pairs: at most this many pairs, > 0. None: all. Without `balance` every item's pair with the
             first of `rule.rejected_kinds` is taken before any with the second.
-        clusters: item id -> name of its cluster (`Splits`); the item's own hash where it has none.
+        splits: whose clusters the items are in. None: those of `held_out`. Items that neither knows are in
+            one cluster where they nearly repeat each other or share a `group`.
         seed: decides which pairs are taken where there are too many, and their order.
 
     Raises:
         ConfigError: a share outside its range, or no pairs wanted.
         DataError: an answer to an item that is not there, an answer without labels and no judge, or no
             pair can be made of these.
-        JudgeError: the judge cannot judge these items, or its budget was spent before all of them were
-            judged: pairs of what was judged by then are no sample of anything.
+        JudgeError: the judge cannot judge these items, or compare answers to them where `order_check` is
+            asked for; or its budget was spent before all of them were judged: pairs of what was judged by
+            then are no sample of anything.
     """
     if not 0 <= control_share < 1:
         raise ConfigError(f"control_share is {control_share}, expected in [0, 1)")
@@ -85,20 +89,15 @@ def build_pairs(
         raise DataError(
             [f"answer to item {name!r}, which is not among the {len(items)}" for name in strange]
         )
-    maker = _Maker(
-        rule or Rule(), guards or Guards(), held_out, tokens, split, dict(clusters or {}), seed
-    )
-    # Masked before anything is judged: a judge may be another company's.
-    shown = {item.id: maker.mask_item(item) for item in items}
-    candidates = [replace(c, text=maker.mask(c.item_id, c.text)) for c in candidates]
-    of_item: dict[str, list[Judged]] = defaultdict(list)
-    for one in judge_candidates(shown, candidates, loaded):
-        of_item[one.answer.item_id].append(one)
-    made = [
-        pair
-        for item in items
-        for pair in maker.pairs_of(item, shown[item.id], of_item.get(item.id, ()))
-    ]
+    if order_check:
+        assert loaded is not None
+        answered = {c.item_id for c in candidates}
+        check_comparable((item for item in items if item.id in answered), loaded)
+    if splits is None and held_out is not None:
+        splits = held_out.splits
+    clusters = clusters_of(items, splits)
+    maker = _Maker(rule or Rule(), guards or Guards(), held_out, tokens, split, clusters, seed)
+    made, shown = maker.made(items, candidates, loaded)
     if order_check:
         assert loaded is not None
         checked = check_order(made, list(shown.values()), loaded, seed=seed)
@@ -124,7 +123,8 @@ def build_pairs(
     if not pairs:
         raise DataError(
             [
-                f"no pair can be made of {len(items)} {split} items with {len(candidates)} answers; "
+                f"no pair can be made of {counted(len(items), f'{split} item')} with "
+                f"{counted(len(candidates), 'answer')}; "
                 f"dropped: {dict(maker.dropped) or 'nothing'}. Of reference answers an xy item needs a "
                 f"goal_focused one and one of {', '.join(maker.rule.rejected_kinds)}, a control needs "
                 "direct and overcorrecting; of other answers, one that is to be taught and one that is "
@@ -146,7 +146,39 @@ def build_pairs(
         problems=maker.guards.problems(maker.dropped, maker.examined),
         balance=balance,
         masked=MappingProxyType(dict(sorted(masked.items()))),
+        held_out_hash=None if held_out is None else held_out.hash,
+        limits=MappingProxyType(dict(maker.guards.limits)),
     )
+
+
+def pairs_to_check(
+    items: Sequence[Item],
+    answers: Sequence[Candidate],
+    judge: Judge,
+    *,
+    rule: Rule,
+    guards: Guards,
+    held_out: HeldOut | None = None,
+    tokens: TokenGuard | None = None,
+    seed: int = 0,
+) -> list[Pair]:
+    """The pairs that an order-swapped check is asked about: those that rule and guards leave.
+
+    Judges all answers: for estimates, with a judge whose store has every verdict.
+
+    Args:
+        items: see `build_pairs`, and so for all.
+        answers: to these items.
+        judge: loaded.
+        rule: which two answers make a pair.
+        guards: what a pair must not be.
+        held_out: what is evaluated.
+        tokens: what the trainer sees.
+        seed: of the order.
+    """
+    nowhere = {item.id: item.content_hash for item in items}
+    maker = _Maker(rule, guards, held_out, tokens, "train", nowhere, seed)
+    return maker.made(items, answers, judge)[0]
 
 
 def judge_candidates(
@@ -171,7 +203,8 @@ def judge_candidates(
     if without:
         raise DataError(
             [
-                f"{len(without)} of {len(candidates)} answers have neither labels nor kind; give a judge"
+                f"{len(without)} of {counted(len(candidates), 'answer')} "
+                f"{noun(len(without), 'has', 'have')} neither labels nor kind; give a judge"
             ]
         )
     # A reference that says nothing of its worth makes no pair, and is counted where it might have.
@@ -195,7 +228,6 @@ class _Maker:
     candidates: int = 0
     examined: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    """Ids of pairs with an answer that the trainer sees only the start of."""
     examples: list[LeftOut] = field(default_factory=list)
     masked: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
@@ -220,6 +252,23 @@ class _Maker:
             shown = pair() if callable(pair) else pair
             self.examples.append(LeftOut(shown, shown.item_id if shown else item_id, reason))
 
+    def made(
+        self, items: Sequence[Item], candidates: Sequence[Candidate], judge: Judge | None
+    ) -> tuple[list[Pair], dict[str, Item]]:
+        """Judge all candidates. The pairs of all items, in order, and item id -> item as it was shown."""
+        # Masked before anything is judged: a judge may be another company's.
+        shown = {item.id: self.mask_item(item) for item in items}
+        candidates = [replace(c, text=self.mask(c.item_id, c.text)) for c in candidates]
+        of_item: dict[str, list[Judged]] = defaultdict(list)
+        for one in judge_candidates(shown, candidates, judge):
+            of_item[one.answer.item_id].append(one)
+        pairs = [
+            pair
+            for item in items
+            for pair in self.pairs_of(item, shown[item.id], of_item.get(item.id, ()))
+        ]
+        return pairs, shown
+
     def pairs_of(self, item: Item, shown: Item, answers: Sequence[Judged]) -> list[Pair]:
         """The pairs of one item.
 
@@ -230,7 +279,7 @@ class _Maker:
         """
 
         def put(chosen: Judged, rejected: Judged, why: PairRule = "goal_focused") -> Pair:
-            cluster = self.clusters.get(item.id, item.content_hash)
+            cluster = self.clusters[item.id]
             return pair_of(shown, chosen, rejected, split=self.split, cluster=cluster, rule=why)
 
         def example(one: Judged, other: Judged) -> Callable[[], Pair | None]:

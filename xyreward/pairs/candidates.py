@@ -74,6 +74,8 @@ class Judged:
     """Kind of the failure (`verdict.FailureKind`)."""
     reason: str = ""
     """The judge's words."""
+    grounded: bool = True
+    """False where a model inferred from the query alone what is wanted (`Verdict.grounded`)."""
 
     @property
     def text(self) -> str:
@@ -139,4 +141,5 @@ def _judged(candidate: Candidate, score: Score, judge: Judge) -> Judged:
         verdict.judge,
         verdict.rubric_version,
         reason=verdict.reason,
+        grounded=verdict.grounded,
     )

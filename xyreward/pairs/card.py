@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 from xyreward.markdown import code, fenced, plain
 from xyreward.pairs.audit import Audit
 from xyreward.pairs.pair import Pair, PairSet
+from xyreward.words import counted
 
 EXAMPLES = 3
 EXAMPLE_LENGTH = 1_500
@@ -47,6 +48,10 @@ _FACTS = {
     "items_hash": "items, sha256",
     "held_out_hash": "held-out items, sha256",
     "splits_hash": "splits, sha256",
+    "answers_hash": "answers of files, sha256",
+    "contrast_version": "prompt of the writer",
+    "order_version": "prompt of the order-swapped check",
+    "unfinished": "failed on the way, and asked again by the same command",
 }
 """Key of `meta` -> how the card names it. Other keys are listed after these, but `config`."""
 
@@ -74,8 +79,8 @@ def card(
         "",
         "# Preference pairs: the goal behind a question over its letter",
         "",
-        f"{n:,} pairs of {_n(len({p.item_id for p in pair_set.pairs}), 'item')}: to each prompt, `chosen` "
-        "serves what the user is after, and `rejected` does not. "
+        f"{counted(n, 'pair')} of {counted(len({p.item_id for p in pair_set.pairs}), 'item')}: to each "
+        "prompt, `chosen` serves what the user is after, and `rejected` does not. "
         f"{pair_set.control_share:.0%} are of controls, where what is asked is what is wanted: `chosen` "
         "answers directly, `rejected` invents a hidden goal. Made with "
         "[xyreward](https://pypi.org/project/xyreward/); `audit.html` shows every pair and why it was kept.",
@@ -105,10 +110,6 @@ def card(
         "",
     ]
     return "\n".join(out)
-
-
-def _n(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 # ---------------------------------------------------------------- front matter
@@ -180,7 +181,9 @@ def _made(pair_set: PairSet, meta: Mapping[str, Any]) -> list[str]:
         "goal_focused": "chosen is what training should teach, rejected is not",
         "margin": "neither is, and chosen is the better one by its reward",
     }
-    out = [f"- rule `{rule}`, {_n(count, 'pair')}: {told[rule]}" for rule, count in rules.items()]
+    out = [
+        f"- rule `{rule}`, {counted(count, 'pair')}: {told[rule]}" for rule, count in rules.items()
+    ]
     out += [
         f"- candidate pairs: {pair_set.candidates:,}; left out: "
         + ("; ".join(f"{plain(r)} {c:,}" for r, c in pair_set.dropped.items()) or "none"),
@@ -190,8 +193,10 @@ def _made(pair_set: PairSet, meta: Mapping[str, Any]) -> list[str]:
         told_masked = ", ".join(f"{plain(kind)} {n:,}" for kind, n in pair_set.masked.items())
         out.append(f"- personal data and keys masked: {told_masked}")
     config = meta.get("config")
-    known = [(label, meta[key]) for key, label in _FACTS.items() if meta.get(key) is not None]
-    others = [(k, v) for k, v in meta.items() if k not in _FACTS and k != "config"]
+    facts = {"held_out_hash": pair_set.held_out_hash, **meta}
+    facts = {key: value for key, value in facts.items() if value not in (None, "", [], {}, ())}
+    known = [(label, facts[key]) for key, label in _FACTS.items() if key in facts]
+    others = [(k, v) for k, v in facts.items() if k not in _FACTS and k != "config"]
     out += [f"- {plain(label)}: {_fact(value)}" for label, value in [*known, *others]]
     if isinstance(config, Mapping):
         out.append("- configuration: `meta.json`")
@@ -237,7 +242,7 @@ def _examples(pairs: Sequence[Pair]) -> list[str]:
             f"### {number}. Item {plain(pair.item_id)}",
             "",
             f"Margin {pair.margin:.2f}: rewards {pair.chosen_answer.reward:.2f} and "
-            f"{pair.rejected_answer.reward:.2f}, judged by {plain(pair.chosen_answer.judge)}.",
+            f"{pair.rejected_answer.reward:.2f}, judged by {plain(pair.judge)}.",
             "",
         ]
         prompt = "\n\n".join(f"{m['role']}: {m['content']}" for m in pair.prompt)

@@ -32,6 +32,7 @@ from xyreward.rubric import Grounding
 from xyreward.scoring import run_sync
 from xyreward.store import StoredVerdict
 from xyreward.verdict import JudgeFailure
+from xyreward.words import noun
 
 CONTRAST = "contrast-1"
 """Raised by hand where the answers are meant to differ. The hash in `contrast_version` shows every
@@ -216,7 +217,8 @@ def _groundings(items: Sequence[Item]) -> list[Grounding]:
     bare = [item.id for item, grounding in found if grounding is None]
     if bare:
         raise JudgeError(
-            f"{len(bare)} items say nothing of a goal, the first is {bare[0]!r}; expected a stated and an "
+            f"{len(bare)} {noun(len(bare), 'item says', 'items say')} nothing of a goal, the first is "
+            f"{bare[0]!r}; expected a stated and an "
             "intended request"
         )
     return [grounding for _, grounding in found if grounding is not None]

@@ -32,6 +32,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -51,6 +52,7 @@ from xyreward.pairs.candidates import Candidate, Judged
 from xyreward.pairs.pair import LeftOut, Pair, PairSet
 from xyreward.strict_json import parse_json
 from xyreward.verdict import Labels
+from xyreward.words import counted, noun
 
 Format = Literal["preference", "unpaired", "sft", "prompts", "verl"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -186,6 +188,7 @@ def _provenance(pair: Pair, side: Judged) -> dict[str, Any]:
         "reward": side.reward,
         "judge": side.judge,
         "rubric_version": side.rubric_version,
+        "grounded": side.grounded,
     }
 
 
@@ -300,6 +303,7 @@ def _side_of(name: str, side: Judged) -> dict[str, Any]:
         f"{name}_failure": side.failure,
         f"{name}_judge": side.judge,
         f"{name}_rubric_version": side.rubric_version,
+        f"{name}_grounded": side.grounded,
         f"{name}_source": answer.source,
         f"{name}_licence": answer.licence,
         f"{name}_unsafe": answer.unsafe,
@@ -353,6 +357,7 @@ def _judged(record: Mapping[str, Any], name: str) -> Judged:
         rubric_version=record[f"{name}_rubric_version"],
         failure=record[f"{name}_failure"],
         reason=record[f"{name}_reason"],
+        grounded=record[f"{name}_grounded"],
     )
 
 
@@ -368,25 +373,29 @@ def write_pairs(
     items: Sequence[Item] | None = None,
     formats: Sequence[Format] = ("preference",),
     containers: Sequence[Container] = CONTAINERS,
+    replace: bool = False,
 ) -> Path:
     """Write a folder of pairs; it appears whole or not at all.
 
     Args:
         pair_set: the pairs.
-        audit: of these pairs.
+        audit: of these pairs; one of other pairs is refused.
         folder: to be made. One that holds the same bytes already is left as it is.
-        meta: what to record: `config`, `judge`, `rubric_version`, `seed`, `items_hash`, `held_out_hash`,
-            `splits_hash`, `versions`, ...; JSON-ready.
+        meta: what to record: `config`, `judge`, `rubric_version`, `seed`, `items_hash`, `splits_hash`,
+            `versions`, ...; JSON-ready. (What was held out is in the set: `PairSet.held_out_hash`.)
         items: needed for the formats `prompts` and `verl`.
         formats: which to write.
         containers: as which files. `parquet` and `datasets` need `xyreward[train]`.
+        replace: put this set in the place of one that is there, if that is as it was written (see
+            `check_replaceable`). False: refuse.
 
     Returns:
         The folder.
 
     Raises:
         ConfigError: an unknown format or container, or no items where they are needed.
-        DataError: a format would have no row, or a text cannot be written as UTF-8.
+        DataError: the audit is of another set, a format would have no row, or a text cannot be written as
+            UTF-8.
         MissingDependency: a container needs a package that is not installed.
         RunFolderError: the folder holds something else, or cannot be written.
     """
@@ -397,11 +406,13 @@ def write_pairs(
     if target.is_symlink():
         target = target.resolve()  # a folder takes the place of no link
     check_wanted(formats, containers)
+    if problem := _foreign(audit, pair_set):
+        raise DataError([f"{problem}; pass audit_pairs(pair_set)"])
     by_format = {fmt: rows(pair_set, fmt, items=items) for fmt in dict.fromkeys(formats)}
     if empty := [fmt for fmt, found in by_format.items() if not found]:
         raise DataError(
             [
-                f"format {fmt!r}: none of {len(pair_set.pairs)} pairs gives a row"
+                f"format {fmt!r}: none of {counted(len(pair_set.pairs), 'pair')} gives a row"
                 + (
                     ", since all were chosen by the margin alone"
                     if fmt in ("sft", "unpaired")
@@ -436,13 +447,25 @@ def write_pairs(
             "files": {name: _sum(partial / name) for name in _names(partial)},
         }
         _write_json(partial / MANIFEST, manifest)
-        return _put_in_place(partial, target)
+        return _put_in_place(partial, target, replace=replace)
     except OSError as error:
         if isinstance(error, RunFolderError):
             raise
         raise RunFolderError(f"{target}: cannot be written: {told(error)}") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _foreign(audit: Audit, pair_set: PairSet) -> str:
+    """How an audit is of another set than this one; "" where it is of this one."""
+    if audit.is_of(pair_set):
+        return ""
+    if audit.pairs_hash == pair_set.hash:
+        return "the audit counts other candidates, or other reasons why some were dropped, than the set"
+    return (
+        f"the audit is of other pairs ({audit.pairs} with the hash {audit.pairs_hash:.12}) than these "
+        f"({len(pair_set.pairs)}, {pair_set.hash:.12})"
+    )
 
 
 def check_wanted(formats: Sequence[Format], containers: Sequence[Container]) -> None:
@@ -583,12 +606,45 @@ def _sum(path: Path) -> dict[str, Any]:
         }
 
 
-def _put_in_place(partial: Path, target: Path) -> Path:
+def check_replaceable(folder: str | os.PathLike[str]) -> None:
+    """Whether a folder of pairs is as it was written, README.md included, so that nothing of yours is lost.
+
+    Raises:
+        RunFolderError: a file was changed or added; names all.
+        DataError: it is no folder of pairs.
+    """
+    path = Path(folder)
+    expected = _manifest(path)["files"]
+    there = set(_names(path)) - {MANIFEST}
+    others = {name for name in there if name not in expected or _sum(path / name) != expected[name]}
+    if others:
+        raise RunFolderError(
+            f"{path}: is not replaced, since {', '.join(sorted(others))} "
+            f"{noun(len(others), 'is', 'are')} not as written with the pairs; move what is yours away, or "
+            "choose another folder"
+        )
+
+
+def _put_in_place(partial: Path, target: Path, *, replace: bool = False) -> Path:
     if target.is_dir() and any(target.iterdir()):
         if _names(target) == _names(partial) and all(
             _sum(target / name) == _sum(partial / name) for name in _names(partial)
         ):
             return target
+        if replace and (target / MANIFEST).is_file():
+            check_replaceable(target)
+            old = partial.with_suffix(".old")
+            shutil.rmtree(old, ignore_errors=True)
+            with suppress(FileNotFoundError):  # another process has just taken it away
+                target.rename(old)
+            try:
+                return _put_in_place(partial, target)
+            except BaseException:
+                if not target.exists():
+                    old.rename(target)
+                raise
+            finally:
+                shutil.rmtree(old, ignore_errors=True)
         raise RunFolderError(
             f"{target}: holds something else than these pairs, and is not overwritten; choose another "
             "folder, or remove it"
@@ -639,6 +695,8 @@ def read_pairs(folder: str | os.PathLike[str]) -> PairFolder:
                 f"{str(manifest.get('pairs_hash'))[:12]}; build the pairs again"
             ]
         )
+    if problem := _foreign(audit, pair_set):
+        raise DataError([f"{path}: {problem}; build the pairs again"])
     return PairFolder(pair_set, audit, dict(meta))
 
 
@@ -772,7 +830,7 @@ def push_to_hub(
             repo_id=repo_id,
             repo_type="dataset",
             folder_path=str(folder),
-            commit_message=f"{len(found.pairs.pairs)} pairs, {found.pairs.hash[:12]}",
+            commit_message=f"{counted(len(found.pairs.pairs), 'pair')}, {found.pairs.hash[:12]}",
             ignore_patterns=[*local_only, ".*"],
         )
     except DataError:

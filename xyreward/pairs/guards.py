@@ -42,6 +42,7 @@ from xyreward.pairs.held_out import (
 )
 from xyreward.pairs.language import language_of, speaks_another
 from xyreward.pairs.personal_data import DEFAULT_KINDS, PERSONAL_KINDS, PersonalKind, mask
+from xyreward.words import counted
 
 SAME = "both sides read the same"
 NEARLY_IDENTICAL = "both sides nearly identical"
@@ -254,7 +255,7 @@ class Guards:
             count = sum(dropped.get(reason, 0) for reason in REASONS[guard])
             if count > self.limit(guard) * examined:
                 lines.append(
-                    f"guard {guard}: {count} of {examined} pairs dropped "
+                    f"guard {guard}: {count} of {counted(examined, 'pair')} dropped "
                     f"({count / max(examined, 1):.1%}; {' or '.join(REASONS[guard])}), expected at most "
                     f"{self.limit(guard):.1%}; {_NEXT_STEP[guard]}, or set limits.{guard}"
                 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -30,6 +30,7 @@ from xyreward.reading import ReadingProblem, Unread, read_object, read_text
 from xyreward.rubric import Grounding
 from xyreward.scoring import run_sync
 from xyreward.verdict import JudgeFailure
+from xyreward.words import noun
 
 ORDER = "order-1"
 """Raised by hand where preferences are meant to differ. The hash in `order_version` shows every change."""
@@ -170,6 +171,23 @@ def askers_of(judge: str | Judge, **options: Any) -> list[ModelAsker]:
             "chat:<model>@<base_url>), or leave the check out"
         )
     return found
+
+
+def check_comparable(items: Iterable[Item], judge: str | Judge) -> None:
+    """Find what would stop the check, without a call: a judge that compares nothing, items without a goal.
+
+    Raises:
+        JudgeError: the judge (see `askers_of`), or items that say nothing of a goal: what two answers are
+            compared by is what the item says, and is not inferred here.
+    """
+    askers_of(judge)
+    bare = [item.id for item in items if Grounding.of(item) is None]
+    if bare:
+        raise JudgeError(
+            f"{len(bare)} {noun(len(bare), 'item says', 'items say')} nothing of a goal, the first is "
+            f"{bare[0]!a}; the order-swapped check compares answers by a stated and an intended request. "
+            "Give these, or leave the check out (order_check)"
+        )
 
 
 # ---------------------------------------------------------------- asking

@@ -99,14 +99,14 @@ def _text(text: str) -> str:
 
 def _facts(pair_set: PairSet, meta: Mapping[str, Any]) -> list[tuple[str, str]]:
     out = [("pairs, sha256", pair_set.hash)]
-    for key, value in meta.items():
+    for key, value in {"held_out_hash": pair_set.held_out_hash, **meta}.items():
         if isinstance(value, Mapping) and key != "config":
             out.append((key, ", ".join(f"{k} {v}" for k, v in value.items())))
         elif isinstance(value, (list, tuple)):
             out.append((key, "; ".join(map(str, value))))
         elif isinstance(value, (str, int, float)):
             out.append((key, str(value)))
-    return [(_text(key.replace("_", " ")), _text(value)) for key, value in out]
+    return [(_text(key.replace("_", " ")), _text(value)) for key, value in out if value]
 
 
 def _shortcuts(audit: Audit) -> list[dict[str, Any]]:
@@ -250,7 +250,8 @@ def _side(side: Judged, texts: _Texts) -> dict[str, Any]:
         "kind": answer.kind or "",
         "author": _text(answer.origin),
         "licence": _text(answer.licence or "unknown"),
-        "judge": _text(f"{side.judge} {side.rubric_version}".strip()),
+        "judge": _text(f"{side.judge} {side.rubric_version}".strip())
+        + ("" if side.grounded else ", by a goal that it inferred"),
         "said": texts.number(side.reason),
         "unsafe": answer.unsafe,
     }
