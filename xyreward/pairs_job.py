@@ -20,10 +20,9 @@ from typing import Any
 
 from xyreward import locate
 from xyreward.config import PairsJob
-from xyreward.dispatch import Limits
 from xyreward.errors import ConfigError, DataError, MissingDependency, RunFolderError, told
 from xyreward.items import Item, items_hash
-from xyreward.judges import Judge, described, load_asker, load_judge, options_of
+from xyreward.judges import Judge, described, joined_options, load_asker, load_judge, options_of
 from xyreward.judges.asking import ModelAsker, run_of_environment
 from xyreward.judges.panel import model_judges
 from xyreward.judges.transport import without_credentials
@@ -38,13 +37,11 @@ from xyreward.pairs.held_out import HeldOut
 from xyreward.pairs.order import askers_of, stop_over_budget
 from xyreward.pairs.pair import PairSet
 from xyreward.pairs.sampling import estimate_samples, load_sampler, sample
+from xyreward.runs import OF_THE_BILL
 from xyreward.sides import Sides, limited, load_sides
 
 Bar = Callable[[str, int, Sequence[ModelAsker]], AbstractContextManager[Callable[[int], object]]]
 """A title, a total and the models at work -> what is told how many more pieces are done."""
-
-OF_THE_BILL = frozenset({"store", "run", "budget_usd", "prices", *Limits.__dataclass_fields__})
-"""Options of models that change what a job costs and how long it takes, and not what comes out."""
 
 
 def no_bar(
@@ -74,19 +71,12 @@ def with_options(job: PairsJob, options: Mapping[str, Any]) -> PairsJob:
         )
     return job.model_copy(
         update={
-            name: _joined(getattr(job, name), {k: v for k, v in options.items() if k in known})
+            name: joined_options(
+                getattr(job, name), {k: v for k, v in options.items() if k in known}
+            )
             for name, known in takes.items()
         }
     )
-
-
-def _joined(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of one model with those for all. A budget of its own that is lower stays."""
-    found = {**own, **options}
-    budgets = [one["budget_usd"] for one in (own, options) if "budget_usd" in one]
-    if len(budgets) > 1 and all(type(budget) in (int, float) for budget in budgets):
-        found["budget_usd"] = min(budgets)
-    return found
 
 
 @dataclass
