@@ -1,9 +1,10 @@
 """`xyreward eval`: the command line of `evaluate_job.py`.
 
 xyreward eval --policy chat:qwen3.5-9b@http://127.0.0.1:8000 --judge anthropic --out runs/qwen
-xyreward eval --policy answers:mine.jsonl --items mine.yaml --conditions writing,reference:goal_focused --out runs/mine
+xyreward eval --policy answers:mine.jsonl --conditions writing,reference:goal_focused --out runs/mine
 
-Flags are short names for keys of `config.EvaluateRecipe`; `--config` reads them from a file and `--set` sets any.
+Flags are short names for keys of `config.EvaluateRecipe`; `--config` reads them from a file and `--set` sets
+any.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from xyreward.errors import XYRewardError
 
 CONDITIONS = ("writing", "oracle", "picking", "preference", "reference:KIND", "controls")
 
@@ -114,8 +117,12 @@ def evaluate(
     if dry_run:
         job.print_estimate()
         return
-    with cli._sending(f"what is done is kept, {cli.AGAIN}"):
-        found = job.run()
+    job.begin()
+    try:
+        with cli._sending(f"what is done is kept, {cli.AGAIN}"):
+            found = job.run()
+    except (XYRewardError, OSError) as error:  # something may have been sent and paid for
+        cli._end(error, cli.STOPPED)
     if found is not None and any(row.failure for row in found.rows):
         raise typer.Exit(cli.FAILED)
 

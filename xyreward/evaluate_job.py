@@ -64,6 +64,8 @@ class PreparedEvaluation:
     config: EvaluateRecipe
     arguments: Arguments
     data: recipe.Data = field(init=False)
+    _run: recipe.Run | None = field(init=False, default=None)
+    _facts: dict[str, Any] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         recipe.check_before_evaluation(self.config)
@@ -74,18 +76,28 @@ class PreparedEvaluation:
         """Say what it would take. Sends nothing."""
         recipe.print_estimate(self.config, self.data, times=1)
 
+    def begin(self) -> recipe.Run:
+        """Open the run's folder.
+
+        Raises:
+            RunFolderError: it is of another run, of other data or another policy, or cannot be written.
+        """
+        if self._run is None:
+            self._run = recipe.Run(self.config, self.arguments)
+            self._facts = self._run.record_data(self.data)
+        return self._run
+
     def run(self) -> Evaluation | None:
         """Do it, or go on with it, and write the report. None where no part was asked for.
 
         Raises:
-            RunFolderError: the folder is of another run, or cannot be written.
+            RunFolderError: see `begin`.
             JudgeError, StoreError: no call can succeed, or a budget was spent on the way. What was paid for
                 is in the store.
         """
-        run = recipe.Run(self.config, self.arguments)
-        facts = run.record_data(self.data)
+        run = self.begin()
         for warning in recipe.control_warnings(self.config, self.data):
             run.say(f"== warning: {warning}")
         found = run.evaluate("evaluation", run.evaluated_policy(self.data), self.data)
-        run.finish(found, None, facts)
+        run.finish(found, None, self._facts)
         return found

@@ -19,7 +19,8 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial as partially
 from typing import Any, Literal, TypeVar
@@ -40,6 +41,7 @@ from xyreward.answering import (
 from xyreward.errors import ConfigError, JudgeError
 from xyreward.items import AnswerKind, Item, ItemKind, Reference
 from xyreward.judges import Judge, load_judge
+from xyreward.judges.panel import model_judges
 from xyreward.partial import Partial
 from xyreward.policy import Answer, LogProb
 from xyreward.reward import Reward
@@ -278,7 +280,7 @@ def evaluate(
         )
     rows = _rows(items, written, clusters)
     if judged_by is not None:
-        _judge_rows(rows, items, judged_by, kept)
+        _judge_rows(rows, items, judged_by, kept, progress)
 
     first = {row["item_id"]: row for row in rows if not row["answer_index"]}
     compared = [(item, *pair) for item in items if (pair := contrast(item))]
@@ -333,6 +335,7 @@ def evaluate_references(
     *,
     judge: str | Judge = "local",
     clusters: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
 ) -> Evaluation:
     """Judge the items' own answers of one kind as if a policy had written them.
 
@@ -350,7 +353,7 @@ def evaluate_references(
     with_answer = [item for item, _ in having]
     _check_items(with_answer, judged_by)
     rows = _rows(with_answer, [[Written(r.text) for r in found] for _, found in having], clusters)
-    _judge_rows(rows, with_answer, judged_by, Partial())
+    _judge_rows(rows, with_answer, judged_by, Partial(), progress)
     without = len(items) - len(having)
     return Evaluation(
         policy=f"reference:{kind}",
@@ -435,25 +438,43 @@ def _rows(
 
 
 def _judge_rows(
-    rows: Sequence[dict[str, Any]], items: Sequence[Item], judge: Judge, kept: Partial
+    rows: Sequence[dict[str, Any]],
+    items: Sequence[Item],
+    judge: Judge,
+    kept: Partial,
+    progress: Progress | None,
 ) -> None:
     """Add what the judge says of the answers that are there."""
     of = {item.id: item for item in items}
     answered = [row for row in rows if row["answer"] is not None]
-    judged = kept.whole(
-        "judging",
-        {"judge": judge.name, "rubric_version": judge.rubric_version},
-        partially(
-            _all_judged,
-            [of[r["item_id"]] for r in answered],
-            [r["answer"] for r in answered],
-            judge,
-        ),
-        lambda found: not any(one.get("failure") for one in found),
-    )
+    asked = [of[row["item_id"]] for row in answered], [row["answer"] for row in answered]
+    with _told_of(judge, len(answered), progress):
+        judged = kept.whole(
+            "judging",
+            {"judge": judge.name, "rubric_version": judge.rubric_version},
+            partially(_all_judged, *asked, judge),
+            lambda found: not any(one.get("failure") for one in found),
+        )
     _stop_over_budget([one.get("failure") for one in judged], "answers were not judged")
     for row, verdict in zip(answered, judged, strict=True):
         row.update(verdict)
+
+
+@contextmanager
+def _told_of(judge: Judge, answers: int, progress: Progress | None) -> Iterator[None]:
+    """While a judge that asks models is at work, tell of each of its questions that is decided."""
+    asking = model_judges(judge)
+    total = answers * sum(one.votes for one in asking)
+    before = [one.on_outcome for one in asking]
+    if progress and total:
+        told = progress
+        for one in asking:
+            one.on_outcome = lambda: told("judging", 1, total)
+    try:
+        yield
+    finally:
+        for one, its in zip(asking, before, strict=True):
+            one.on_outcome = its
 
 
 def _stop_over_budget(failures: Sequence[Mapping[str, Any] | None], what: str) -> None:

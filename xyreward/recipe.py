@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, TypeVar
@@ -88,6 +88,7 @@ from xyreward.model_card import CARD, add_report, model_card, write_card
 from xyreward.pairs import PairSet
 from xyreward.pairs.candidates import Candidate
 from xyreward.pairs.guards import TokenGuard
+from xyreward.pairs.held_out import HeldOut
 from xyreward.pairs.sampling import sample
 from xyreward.partial import Partial
 from xyreward.policy import Policy, bf16_is_fast, default_device, load_policy
@@ -278,6 +279,16 @@ class Data:
     def clusters(self) -> dict[str, str]:
         """Item id -> cluster, of the held-out items."""
         return self.sides.clusters(self.held_out)
+
+    @cached_property
+    def kept_out(self) -> HeldOut:
+        """What must not be trained on: dev and test, and whatever else is evaluated."""
+        known = {item.id for side in ("dev", "test") for item in self.sides.select(side)}
+        others = [item for item in self.held_out if item.id not in known]
+        if not others:
+            return self.sides.held_out
+        sides = [*self.sides.select("dev"), *self.sides.select("test")]
+        return HeldOut([*sides, *others], self.splits)
 
     @property
     def of_train_side(self) -> int:
@@ -769,6 +780,7 @@ class Run:
                     kind,
                     judge=evaluation_judge(self.config),
                     clusters=data.clusters,
+                    progress=_Bars(),
                 )
             self.write(f"{name}.jsonl", found.to_jsonl())
             return found.to_jsonl()
