@@ -62,9 +62,10 @@ def test_a_misspelt_key_is_an_error_with_file_place_and_the_key_that_was_meant(
 
 
 def test_a_key_like_no_other_is_an_error_with_the_known_ones(file: Path) -> None:
-    assert refused(file, "evaluation: {temperature: 1}") == (
-        f"{file}: evaluation.temperature: unknown key; known: batch_size, judge, judge_options, limit, "
-        "max_failure_rate, max_new_tokens, parts, split"
+    assert refused(file, "evaluation: {nonsense: 1}") == (
+        f"{file}: evaluation.nonsense: unknown key; known: answers_per_item, batch_size, controls, judge, "
+        "judge_options, leave_out, limit, max_failure_rate, max_new_tokens, oracle, parts, references, "
+        "sources, split, temperature"
     )
     assert refused(file, "pairs: {rule: {temperature: 1}}") == (
         f"{file}: pairs.rule.temperature: unknown key; known: margin, margin_pairs, max_length_ratio, "
@@ -141,7 +142,7 @@ def test_a_key_given_twice_is_an_error(file: Path, text: str) -> None:
         ("pairs: {sources: [onpolicy]}", "pairs.sources.0: Input should be 'references'"),
         ("pairs: {on_policy: {samples: 0}}", "pairs.on_policy.samples: Input should be greater"),
         ("rounds: 0", "rounds: Input should be greater than 0"),
-        ("evaluation: {split: tset}", "evaluation.split: Input should be 'dev' or 'test'"),
+        ("evaluation: {split: tset}", "evaluation.split: Input should be 'dev', 'test' or 'all'"),
         ("evaluation: {limit: -1}", "evaluation.limit: Input should be greater than 0 (found -1)"),
         ("evaluation: {parts: writing}", "evaluation.parts: expected a list (found 'writing')"),
         ("policy: {model: 135}", "policy.model: Input should be a valid string (found 135)"),

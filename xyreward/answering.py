@@ -378,7 +378,7 @@ def replies_in_letters(
         JudgeError, StoreError: no call can succeed, or the store cannot be used.
     """
     replies = _asked(policy, questions, _once(how), progress, LETTER_TOKENS)
-    found = []
+    found: list[str] = []
     for reply in replies:
         if isinstance(reply, JudgeFailure):
             found.append(reply.kind)

@@ -42,8 +42,8 @@ from pydantic import (
     model_validator,
 )
 
+from xyreward.answering import PARTS as PARTS
 from xyreward.answering import (
-    PARTS,
     PARTS_OF,
     EvaluationPart,
     How,

@@ -41,9 +41,10 @@ from xyreward.answering import (
 from xyreward.errors import ConfigError, JudgeError
 from xyreward.items import AnswerKind, Item, ItemKind, Reference
 from xyreward.judges import Judge, load_judge
-from xyreward.judges.panel import model_judges
+from xyreward.judges.panel import PanelJudge, model_judges
 from xyreward.partial import Partial
 from xyreward.policy import Answer, LogProb
+from xyreward.prices import without_url
 from xyreward.reward import Reward
 from xyreward.scoring import Score, score
 from xyreward.stats import Column, Estimate, mean, means
@@ -321,7 +322,7 @@ def evaluate(
     return Evaluation(
         policy=policy.name,
         rows=tuple(Row(**row) for row in rows),
-        judge=judged_by.name if judged_by else None,
+        judge=_named(judged_by) if judged_by else None,
         rubric_version=judged_by.rubric_version if judged_by else None,
         parts=tuple(parts),
         condition=condition,
@@ -358,7 +359,7 @@ def evaluate_references(
     return Evaluation(
         policy=f"reference:{kind}",
         rows=tuple(Row(**row) for row in rows),
-        judge=judged_by.name,
+        judge=_named(judged_by),
         rubric_version=judged_by.rubric_version,
         parts=("writing",),
         condition=f"reference:{kind}",
@@ -397,6 +398,13 @@ def _asking(item: Item, messages: Sequence[Mapping[str, str]]) -> Item:
             "intended_request": item.intended_request,
         }
     )
+
+
+def _named(judge: Judge) -> str:
+    """A judge's name without an address: a server that comes back at another port is the same judge."""
+    if isinstance(judge, PanelJudge):
+        return f"panel:{','.join(map(_named, judge.members))}"
+    return without_url(judge.name)
 
 
 def _check_items(items: Sequence[Item], judge: Judge | None) -> None:
@@ -451,7 +459,7 @@ def _judge_rows(
     with _told_of(judge, len(answered), progress):
         judged = kept.whole(
             "judging",
-            {"judge": judge.name, "rubric_version": judge.rubric_version},
+            {"judge": _named(judge), "rubric_version": judge.rubric_version},
             partially(_all_judged, *asked, judge),
             lambda found: not any(one.get("failure") for one in found),
         )
@@ -551,7 +559,7 @@ def _judged(item: Item, answer: str, judged: Score) -> dict[str, Any]:
         "verdict": {
             **asdict(verdict.labels),
             "p": {**asdict(verdict.p), "focus": dict(verdict.p.focus)},
-            "judge": verdict.judge,
+            "judge": without_url(verdict.judge),
             "rubric_version": verdict.rubric_version,
             "grounded": verdict.grounded,
             "votes": verdict.votes,

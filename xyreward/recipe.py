@@ -74,7 +74,7 @@ from xyreward.evaluation import (
 from xyreward.items import AnswerKind, Item, items_hash, text_hash
 from xyreward.judges import Judge, described, load_judge
 from xyreward.judges.asking import ModelAsker
-from xyreward.judges.panel import refuse_small_budget
+from xyreward.judges.panel import model_judges, refuse_small_budget
 from xyreward.locate import (
     Mark,
     fingerprint,
@@ -908,18 +908,26 @@ class Run:
         """What judges cost over all processes, resumptions and rounds, where they are such as may cost."""
         from xyreward.training_pairs import pairs_judge
 
-        judges: dict[str, Judge | ModelAsker | None] = {}
+        judges: dict[str, Judge | ModelAsker] = {}
         if place_of(self.config.policy.model) == "api" and isinstance(self.config, EvaluateRecipe):
             judges["policy"] = remote_policy(self.config).asker
         if "writing" in self.config.evaluation.parts:
             judges["judge"] = evaluation_judge(self.config)
-        if isinstance(self.config, DPORecipe):
-            judges["judge of pairs"] = pairs_judge(self.config)
-        facts: dict[str, Any] = {}
+        judge_of_pairs = pairs_judge(self.config) if isinstance(self.config, DPORecipe) else None
+        if judge_of_pairs is not None:
+            judges["judge of pairs"] = judge_of_pairs
+        of_runs: dict[tuple[str, str], list[str]] = {}
+        asked: dict[tuple[str, str], ModelAsker] = {}
         for name, judge in judges.items():
-            if not isinstance(judge, ModelAsker):
-                continue
-            spent = judge.store.ledger.spent(judge.run)
+            for one in [judge] if isinstance(judge, ModelAsker) else model_judges(judge):
+                bill = (str(one.store.path), one.run)  # one for all that share it
+                if name not in of_runs.setdefault(bill, []):
+                    of_runs[bill].append(name)
+                asked[bill] = one
+        facts: dict[str, Any] = {}
+        for bill, names in of_runs.items():
+            name = " and ".join(names)
+            spent = asked[bill].store.ledger.spent(asked[bill].run)
             facts |= {
                 f"{name} calls": spent.calls,
                 f"{name}, US dollars": round(spent.settled_usd, 4),
