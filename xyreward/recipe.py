@@ -507,6 +507,11 @@ class Run:
                 f"== training with other settings than before: {'; '.join(self.folder.changed)}"
             )
 
+    @cached_property
+    def judge(self) -> Judge:
+        """The judge of all evaluations of this run: one, so that a server is asked once what it can do."""
+        return evaluation_judge(self.config)
+
     def _open(self) -> None:
         self.folder = RunFolder.open(
             self.config, self.config.output_dir, resume=self.arguments.resume
@@ -727,7 +732,7 @@ class Run:
             part = evaluate(
                 policy,
                 mine,
-                judge=evaluation_judge(self.config) if "writing" in config.parts else config.judge,
+                judge=self.judge if "writing" in config.parts else config.judge,
                 parts=config.parts if condition == "writing" else ("writing",),
                 clusters=data.clusters,
                 max_new_tokens=config.max_new_tokens,
@@ -778,7 +783,7 @@ class Run:
                 found = evaluate_references(
                     data.held_out,
                     kind,
-                    judge=evaluation_judge(self.config),
+                    judge=self.judge,
                     clusters=data.clusters,
                     progress=_Bars(),
                 )
@@ -912,7 +917,7 @@ class Run:
         if place_of(self.config.policy.model) == "api" and isinstance(self.config, EvaluateRecipe):
             judges["policy"] = remote_policy(self.config).asker
         if "writing" in self.config.evaluation.parts:
-            judges["judge"] = evaluation_judge(self.config)
+            judges["judge"] = self.judge
         judge_of_pairs = pairs_judge(self.config) if isinstance(self.config, DPORecipe) else None
         if judge_of_pairs is not None:
             judges["judge of pairs"] = judge_of_pairs
