@@ -10,6 +10,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from test_cli import run as run
 from xyreward.cli_eval import evaluate
 from xyreward.config import EvaluateRecipe, load_config
 from xyreward.evaluation import Evaluation
+from xyreward.items import DEFAULT_LABELS
 from xyreward.loading import load_items
 from xyreward.testing import FakeAPI
 
@@ -59,6 +61,15 @@ def command(api: FakeAPI, *more: str) -> list[str]:
         "eval", "--policy", f"chat:policy@{api.base_url}", "--judge", f"chat:judge@{api.base_url}",
         "--limit", "4", *more,
     ]  # fmt: skip
+
+
+def file_of_answers(tmp_path: Path, n: int | None = None) -> tuple[str, str]:
+    """A policy that answers (the first `n`) bundled items with Yes, and a judge that knows what that is."""
+    lines = [{"item_id": i.id, "answer": "Yes.", "model": "them"} for i in load_items("mini")[:n]]
+    (tmp_path / "theirs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    labels = asdict(DEFAULT_LABELS["attempt"])
+    (tmp_path / "script.jsonl").write_text(json.dumps({"answer": "Yes.", "labels": labels}) + "\n")
+    return "answers:theirs.jsonl", "scripted:script.jsonl"
 
 
 def rows(folder: Path, name: str = "evaluation") -> Evaluation:
@@ -162,42 +173,57 @@ def test_the_bill_is_exact_before_and_nothing_is_left_of_it_after(
     assert api.stats.billed == paid
 
 
-def test_a_file_of_answers_is_judged_offline(run: Run, tmp_path: Path) -> None:
-    items = load_items("mini")
-    file = tmp_path / "theirs.jsonl"
-    lines = [{"item_id": i.id, "answer": i.references[0].text, "model": "them"} for i in items]
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    done = run("eval", "--policy", "answers:theirs.jsonl", "--limit", "3", "--out", "mine")
+def test_a_file_of_answers_is_a_policy(run: Run, tmp_path: Path) -> None:
+    policy, judge = file_of_answers(tmp_path)
+    arguments = ["eval", "--policy", policy, "--judge", judge]
+    done = run(*arguments, "--limit", "3", "--out", "mine")
     assert done.status == 0, done.err
     found = rows(tmp_path / "mine")
-    assert (found.policy, found.parts, found.judge) == ("them", ("writing",), "local")
+    assert (found.policy, found.parts, found.judge) == ("them", ("writing",), judge)
     assert len(found.rows) == 6
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines[:50]))
-    other = run("eval", "--policy", "answers:theirs.jsonl", "--limit", "3", "--out", "mine")
-    assert other.status == 2  # the file has changed, or lacks answers now
-    short = run("eval", "--policy", "answers:theirs.jsonl", "--out", "third")
+    with (tmp_path / "theirs.jsonl").open("a") as stream:
+        stream.write("\n")
+    changed = ended(start(*arguments, "--limit", "3", "--out", "mine"))
+    assert changed.status == 2
+    assert "policy hash was" in changed.err
+    file_of_answers(tmp_path, 50)
+    short = run(*arguments, "--out", "third")
     assert short.status == 2
     assert "items have no answer, the first is" in short.err
     assert not (tmp_path / "third").exists()
+    counted = run(*arguments, "--out", "third", "--set", "policy_options.allow_missing=true")
+    assert counted.status == 1
+    assert "policy_missing" in (tmp_path / "third/report.md").read_text()
 
 
 def test_the_whole_set_is_said_to_hold_train_items(run: Run, tmp_path: Path) -> None:
+    policy, judge = file_of_answers(tmp_path)
+    arguments = ["eval", "--policy", policy, "--judge", judge]
     items = load_items("mini")
-    lines = [{"item_id": i.id, "answer": "Yes.", "model": "them"} for i in items]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    done = run("eval", "--policy", "answers:a.jsonl", "--split", "all", "--out", "mine")
+    done = run(*arguments, "--split", "all", "--out", "mine")
     assert done.status == 0, done.err
     assert len(rows(tmp_path / "mine").rows) == len(items)
     report = (tmp_path / "mine/report.md").read_text()
     assert f"144 of {len(items)} items are on the train side" in report
     assert "evaluated: all sides" in report
-    source = items[0].source
-    one = run("eval", "--policy", "answers:a.jsonl", "--leave-out", source, "--out", "one")
+    of_test = run(*arguments, "--out", "held")
+    assert of_test.status == 0, of_test.err
+    assert "train side" not in (tmp_path / "held/report.md").read_text()
+
+
+def test_one_source_that_training_left_out_is_evaluated_whole(run: Run, tmp_path: Path) -> None:
+    policy, judge = file_of_answers(tmp_path)
+    arguments = ["eval", "--policy", policy, "--judge", judge]
+    source = load_items("mini")[0].source
+    one = run(*arguments, "--leave-out", source, "--out", "one")
     assert one.status == 0, one.err
     assert {r.source for r in rows(tmp_path / "one").rows} == {source}
-    wrong = run("eval", "--policy", "answers:a.jsonl", "--leave-out", "nowhere", "--out", "two")
+    wrong = run(*arguments, "--leave-out", "nowhere", "--out", "two")
     assert wrong.status == 2
     assert "no item is of source 'nowhere'; there are" in wrong.err
+    both = run(*arguments, "--leave-out", source, "--sources", source, "--out", "two")
+    assert both.status == 2
+    assert "leave_out takes all items of one source" in both.err
 
 
 # ---------------------------------------------------------------- refusals
