@@ -292,8 +292,8 @@ class Data:
 
     @property
     def of_train_side(self) -> int:
-        """How many of the items that are evaluated a policy may have been trained on, going by their side."""
-        train = {item.id for item in self.sides.select("train")}
+        """How many of the items that are evaluated are train items, too: of the whole set some are."""
+        train = {item.id for item in self.train}
         return sum(item.id in train for item in self.held_out)
 
 
@@ -322,29 +322,25 @@ def load_data(config: Recipe) -> Data:
 
 
 def _chosen(sides: Sides, wanted: EvaluationConfig) -> tuple[Item, ...]:
-    """What is to be evaluated, all of it."""
+    """What is to be evaluated, all of it.
+
+    Where one source or some are asked for and these have no controls (XYBench has none), the controls of
+    the others are evaluated with them, those of one side.
+    """
     if wanted.leave_out is not None:
         found = sides.of_source(wanted.leave_out)
-        if wanted.controls == "mini":
-            found += tuple(
-                i for i in sides.select("test") if i.kind == "control" and i not in found
-            )
-    elif wanted.split == "all":
-        found = sides.items
     else:
-        found = sides.select(wanted.split)
-    for source in wanted.sources:
-        sides.of_source(source)  # one that does not exist is a typo
-    return tuple(
-        item
-        for item in found
-        if (item.kind == "xy" or wanted.controls != "none")
-        and (
-            not wanted.sources
-            or item.source in wanted.sources
-            or (item.kind == "control" and wanted.controls == "mini")
-        )
-    )
+        found = sides.items if wanted.split == "all" else sides.select(wanted.split)
+    if wanted.sources:
+        for source in wanted.sources:
+            sides.of_source(source)  # one that does not exist is a typo
+        found = tuple(item for item in found if item.source in wanted.sources)
+    if wanted.controls == "none":
+        return tuple(item for item in found if item.kind == "xy")
+    if not any(item.kind == "control" for item in found):
+        others = sides.select("dev" if wanted.split == "dev" else "test")
+        found += tuple(item for item in others if item.kind == "control")
+    return found
 
 
 def _which(wanted: EvaluationConfig) -> str:
@@ -762,7 +758,13 @@ class Run:
                 f"{n} of {len(data.held_out)} items are on the train side: where the policy was trained on "
                 "them, by whatever recipe, these are no held-out figures"
             )
-        if "writing" in self.config.evaluation.parts:
+        wanted = self.config.evaluation
+        if wanted.leave_out is not None and isinstance(self.config, EvaluateRecipe):
+            remarks.append(
+                f"all items of source {wanted.leave_out}, of whatever side: held-out figures where "
+                "training left it out"
+            )
+        if "writing" in wanted.parts:
             how = described_how(policy, how_to_answer(self.config))
             if how != "1 per item, greedy":
                 remarks.append(f"answers: {how}")
