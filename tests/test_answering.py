@@ -31,6 +31,7 @@ from xyreward.evaluation import (
     told_the_goal,
 )
 from xyreward.items import DEFAULT_LABELS, Item
+from xyreward.partial import Partial
 from xyreward.policy import load_policy
 from xyreward.testing import FakeAPI, Faults, ScriptedJudge, make_item
 
@@ -173,6 +174,28 @@ def test_sampled_answers_of_a_policy_here_are_in_order_and_repeat(tiny: str) -> 
     assert len({one.text for several in first for one in several}) > 2
     alone = write(policy, ITEMS[1:], how)
     assert [one.text for one in alone[0]] == [one.text for one in first[1]]
+
+
+@pytest.mark.parametrize("condition", ["writing", "oracle"])
+def test_what_was_sampled_before_a_stop_is_kept_and_the_rest_is_the_same(
+    tiny: str, tmp_path: Path, condition: Any
+) -> None:
+    policy = load_policy(tiny)
+    many = [make_item(id=f"x{n}", query=f"Question {n}?") for n in range(6)]
+    settings: dict[str, Any] = {
+        "judge": ScriptedJudge({}), "parts": ["writing"], "max_new_tokens": 6, "batch_size": 4,
+        "answers_per_item": 2, "temperature": 1.0, "condition": condition,
+    }  # fmt: skip
+    straight = evaluate(policy, many, **settings)
+    file = tmp_path / "unfinished.jsonl"
+    assert evaluate(policy, many, partial=Partial(file, {}), **settings) == straight
+    lines = file.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 1 + 3  # six items in batches of two, and no verdicts, since all failed
+    file.write_bytes(b"".join(lines[:2]) + lines[2][:30])
+    partial = Partial(file, {})
+    assert partial.rows(condition) == 4
+    assert evaluate(policy, many, partial=partial, **settings) == straight
+    assert file.read_bytes() == b"".join(lines)
 
 
 def test_an_answer_that_does_not_come_is_a_failure_and_no_label(api: FakeAPI) -> None:
