@@ -386,3 +386,13 @@ def test_configurations_read_back_from_what_they_left(
     same = run("eval", "--config", "mine/config.yaml", "--out", "mine")
     assert same.status == 0, same.err
     assert "kept from before" in same.out
+
+
+@pytest.mark.parametrize("name", ["vllm", "anthropic"])
+def test_a_shipped_configuration_has_a_bill_without_a_server(run: Run, name: str) -> None:
+    file = Path(__file__).parent.parent / f"configs/evaluate/{name}.yaml"
+    done = run("eval", "--config", str(file), "--limit", "2", "--out", "mine", "--dry-run")
+    assert done.status == 0, done.err
+    n = 4 * (3 if name == "anthropic" else 1)
+    assert re.search(rf"oracle: {n} answers of .*: {n} calls to make", done.out)
+    assert "Nothing was sent" in done.out
