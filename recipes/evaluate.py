@@ -1,16 +1,21 @@
-"""Measure one policy on held-out items: writing, preference, picking.
+"""Measure one policy on held-out items: writing, preference, picking, oracle, reference answers.
 
     accelerate launch recipes/evaluate.py --model embedded:smollm2-135m
     accelerate launch recipes/evaluate.py --model runs/dpo-quickstart/adapter --output-dir runs/tuned
+    python recipes/evaluate.py --model chat:qwen3.5-9b@http://127.0.0.1:8000 --output-dir runs/qwen
+    python recipes/evaluate.py --model answers:my.jsonl --output-dir runs/mine
 
-A policy is `embedded:smollm2-135m`, a folder, a hub name, or the folder or hub name of an adapter.
+A policy is `embedded:smollm2-135m`, a folder, a hub name, the folder or hub name of an adapter, one behind
+an API, or a file of its answers. `xyreward eval` does the same without a checkout; docs/evaluate.md.
 Without --config it takes configs/evaluate/quickstart.yaml.
 """
 
 from pathlib import Path
 
 from xyreward import recipe
+from xyreward.answering import place_of
 from xyreward.config import EvaluateRecipe, parse_arguments
+from xyreward.evaluate_job import PreparedEvaluation
 
 DEFAULT = Path(__file__).parent.parent / "configs/evaluate/quickstart.yaml"
 
@@ -18,17 +23,13 @@ DEFAULT = Path(__file__).parent.parent / "configs/evaluate/quickstart.yaml"
 def main() -> None:
     recipe.use_huge_pages()
     config, arguments = parse_arguments(EvaluateRecipe, DEFAULT)
-    recipe.say_hello()
-    recipe.check_before_evaluation(config)
-    data = recipe.load_data(config, dry_run=arguments.dry_run)
+    if place_of(config.policy.model) == "here":
+        recipe.say_hello()
+    job = PreparedEvaluation(config, arguments)
     if arguments.dry_run:
-        recipe.print_estimate(config, data, times=1)
+        job.print_estimate()
         return
-    run = recipe.Run(config, arguments)
-    facts = run.record_data(data)
-    for warning in recipe.control_warnings(config, data):
-        run.say(f"== warning: {warning}")
-    run.finish(run.evaluate("evaluation", run.load_policy(), data), None, facts)
+    job.run()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
 import dataclasses
+import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -62,9 +64,10 @@ def test_a_misspelt_key_is_an_error_with_file_place_and_the_key_that_was_meant(
 
 
 def test_a_key_like_no_other_is_an_error_with_the_known_ones(file: Path) -> None:
-    assert refused(file, "evaluation: {temperature: 1}") == (
-        f"{file}: evaluation.temperature: unknown key; known: batch_size, judge, judge_options, limit, "
-        "max_failure_rate, max_new_tokens, parts, split"
+    assert refused(file, "evaluation: {nonsense: 1}") == (
+        f"{file}: evaluation.nonsense: unknown key; known: answers_per_item, batch_size, controls, judge, "
+        "judge_options, leave_out, limit, max_failure_rate, max_new_tokens, oracle, parts, references, "
+        "sources, split, temperature"
     )
     assert refused(file, "pairs: {rule: {temperature: 1}}") == (
         f"{file}: pairs.rule.temperature: unknown key; known: margin, margin_pairs, max_length_ratio, "
@@ -141,7 +144,7 @@ def test_a_key_given_twice_is_an_error(file: Path, text: str) -> None:
         ("pairs: {sources: [onpolicy]}", "pairs.sources.0: Input should be 'references'"),
         ("pairs: {on_policy: {samples: 0}}", "pairs.on_policy.samples: Input should be greater"),
         ("rounds: 0", "rounds: Input should be greater than 0"),
-        ("evaluation: {split: tset}", "evaluation.split: Input should be 'dev' or 'test'"),
+        ("evaluation: {split: tset}", "evaluation.split: Input should be 'dev', 'test' or 'all'"),
         ("evaluation: {limit: -1}", "evaluation.limit: Input should be greater than 0 (found -1)"),
         ("evaluation: {parts: writing}", "evaluation.parts: expected a list (found 'writing')"),
         ("policy: {model: 135}", "policy.model: Input should be a valid string (found 135)"),
@@ -573,3 +576,46 @@ def test_a_configuration_cannot_be_changed() -> None:
 def test_every_configuration_that_is_shipped_loads(path: Path) -> None:
     recipe = DPORecipe if path.parent.name == "dpo" else EvaluateRecipe
     assert load_config(recipe, path).output_dir
+
+
+def test_configurations_of_evaluations_show_every_kind_of_policy() -> None:
+    folder = Path(__file__).parent.parent / "configs/evaluate"
+    found = {
+        load_config(EvaluateRecipe, path).policy.model.partition(":")[0]
+        for path in folder.glob("*.yaml")
+    }
+    assert found == {"embedded", "chat", "anthropic", "answers"}
+
+
+@pytest.mark.parametrize(
+    ("model", "parts"),
+    [
+        ("embedded:smollm2-135m", ("writing", "preference", "picking")),
+        ("chat:m@http://127.0.0.1:8000", ("writing", "picking")),
+        ("anthropic:claude-haiku-5-5", ("writing", "picking")),
+        ("answers:mine.jsonl", ("writing",)),
+    ],
+)
+def test_what_is_measured_by_default_is_what_there_is(model: str, parts: tuple[str, ...]) -> None:
+    wanted = load_config(
+        EvaluateRecipe, None, ["output_dir=x", f"policy.model={json.dumps(model)}"]
+    )
+    assert wanted.evaluation.parts == parts
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["policy.model=chat:m@http://127.0.0.1:1"], "can be evaluated and not trained"),
+        (["evaluation.split=all"], "for a policy that is not trained here"),
+        (["evaluation.controls=mini"], "for a policy that is not trained here"),
+        (
+            ["evaluation.oracle=true", "evaluation.parts=[preference]"],
+            "expected writing among parts",
+        ),
+        (["evaluation.leave_out=a", "evaluation.sources=[b]"], "take them out, or leave_out"),
+    ],
+)
+def test_what_training_cannot_be_evaluated_by_is_refused(overrides: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        load_config(DPORecipe, None, ["output_dir=x", *overrides])

@@ -144,7 +144,11 @@ def test_all_shipped_configurations_are_tested_here() -> None:
         "dpo/quickstart.yaml",
         "dpo/qwen3.5-9b-lora.yaml",
         "dpo/xybench.yaml",
+        "evaluate/answers.yaml",
+        "evaluate/anthropic.yaml",
         "evaluate/quickstart.yaml",
+        "evaluate/vllm.yaml",
+        "evaluate/xybench.yaml",
     ]
 
 
@@ -168,9 +172,11 @@ def test_a_shipped_configuration_begins_with_its_command_and_then_says_its_hardw
     recipe = path.parts[0]
     command = rf"# accelerate launch recipes/{recipe}\.py(?! --config)\b"
     if path.name != "quickstart.yaml":  # that one is the recipe's default
-        command = (
-            rf"# accelerate launch recipes/{recipe}\.py --config configs/{re.escape(str(path))}"
+        # A policy that is evaluated elsewhere needs no launcher.
+        start = (
+            "xyreward eval" if recipe == "evaluate" else rf"accelerate launch recipes/{recipe}\.py"
         )
+        command = rf"# {start} --config configs/{re.escape(str(path))}"
     assert re.match(command, lines[0])
     assert (ROOT / "recipes" / f"{recipe}.py").is_file()
     header = "\n".join(lines[: next(i for i, line in enumerate(lines) if line[:1] != "#")])

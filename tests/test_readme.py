@@ -55,6 +55,21 @@ def test_the_command_for_pairs_prints_the_lines_that_stand_below_it(
     assert all(line in printed for line in on_page.splitlines())
 
 
+def test_the_example_of_an_evaluation_prints_the_lines_that_stand_below_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs/evaluate.md").read_text("utf-8")
+    ((program, command, shown),) = re.findall(
+        r"```python\n(.*?)```\s+    xyreward (eval [^\n]*)\n\n```text\n(.*?)```", page, re.DOTALL
+    )
+    assert run(program, tmp_path) == []
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, command.split())
+    assert done.exit_code == 0, done.output
+    printed = iter(done.output.splitlines())
+    assert all(line in printed for line in shown.splitlines())
+
+
 def run(program: str, folder: Path) -> list[str]:
     """What a program prints, line by line."""
     done = subprocess.run(

@@ -302,6 +302,43 @@ def test_nothing_trained_on_is_of_the_dev_or_test_side(tmp_path: Path, tiny: str
     assert len(data.clusters) == len(data.held_out)
 
 
+def test_a_source_that_is_left_out_is_evaluated_whole_and_not_trained_on(
+    tmp_path: Path, tiny: str
+) -> None:
+    near = next(i for i in recipe.load_data(config(tmp_path, tiny)).train if i.kind == "xy")
+    queries = [f"Please: {near.query_text}", *(f"Where do I buy {n} green hats?" for n in range(9))]
+    rows = [
+        {
+            "id": f"o{n}", "source": "other", "stated_request": "a", "intended_request": "b",
+            "misconception": "m", "stated_solutions": ["s"], "intended_solutions": ["i"], "query": query,
+        }
+        for n, query in enumerate(queries)
+    ]  # fmt: skip
+    file = tmp_path / "other.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    both = [{"source": "mini"}, {"source": str(file)}]
+    wanted = config(
+        tmp_path, tiny, items=both, evaluation={"parts": ["preference"], "leave_out": "other"}
+    )
+    data = recipe.load_data(wanted)
+    xy = [i for i in data.held_out if i.kind == "xy"]
+    assert {i.id for i in xy} == {row["id"] for row in rows}
+    controls = [i for i in data.held_out if i.kind == "control"]
+    assert controls
+    assert {data.splits.side(i) for i in controls} == {"test"}
+    assert {i.source for i in data.train} == {"mini"}
+    assert near.id not in {i.id for i in data.train}
+    assert data.of_train_side == 0
+    assert data.kept_out.hash != data.sides.held_out.hash
+    of_one = config(
+        tmp_path, tiny, items=both,
+        evaluation={"parts": ["preference"], "sources": ["other"], "controls": "none"},
+    )  # fmt: skip
+    chosen = recipe.load_data(of_one).held_out
+    assert {(i.source, i.kind) for i in chosen} == {("other", "xy")}
+    assert len(chosen) < len(rows)
+
+
 def test_one_id_in_two_sources_is_refused_with_what_to_do(tmp_path: Path, tiny: str) -> None:
     row = {
         "id": "cooking-jam-third-sachet", "query": "Quite another question, is it not?",

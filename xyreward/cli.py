@@ -1,6 +1,7 @@
-"""The command line: `xyreward score | pairs | agree | annotate | attack | judge | store`.
+"""The command line: `xyreward score | eval | pairs | agree | annotate | attack | judge | store`.
 
     xyreward score answers.jsonl --items mini --judge anthropic --out verdicts.jsonl --dry-run
+    xyreward eval --policy chat:qwen3.5-9b@http://127.0.0.1:8000 --judge anthropic --out runs/qwen
     xyreward pairs --items mini --out pairs/mini
     xyreward annotate answers.jsonl --items mini --out sheet.html
     xyreward agree labels.jsonl verdicts.jsonl --record
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 
 from xyreward.cli_agree import agree, annotate
+from xyreward.cli_eval import evaluate
 from xyreward.cli_pairs import pairs
 from xyreward.errors import JudgeError, StoreError, XYRewardError, printable
 from xyreward.interrupts import INTERRUPT, INTERRUPTED
@@ -359,6 +361,7 @@ def attack(
         raise typer.Exit(FAILED)
 
 
+_command(app, "eval")(_judge_options()(evaluate))
 _command(app)(_judge_options()(pairs))
 _command(app)(_judge_options()(agree))
 _command(app)(annotate)

@@ -42,19 +42,24 @@ from pydantic import (
     model_validator,
 )
 
+from xyreward.answering import PARTS as PARTS
+from xyreward.answering import (
+    PARTS_OF,
+    EvaluationPart,
+    How,
+    check_conditions,
+    check_how,
+    place_of,
+)
 from xyreward.embedded import POLICY_NAME
 from xyreward.errors import ConfigError
-from xyreward.items import ItemKind
+from xyreward.items import AnswerKind, ItemKind
 from xyreward.pairs.candidates import PairSource
 from xyreward.pairs.contrastive import Contrast
 from xyreward.pairs.formats import Container, Format
 from xyreward.pairs.guards import Guards
 from xyreward.pairs.rule import Rule
 from xyreward.pairs.sampling import REMOTE, Sampling
-
-EvaluationPart = Literal["writing", "preference", "picking"]
-PARTS: tuple[EvaluationPart, ...] = get_args(EvaluationPart)
-
 
 # Strict: otherwise `seed: true` is 1, and "16" in quotes is a number here but not in other
 # libraries.
@@ -69,7 +74,9 @@ class PolicyConfig(_Section):
     """The model to train or to evaluate."""
 
     model: str = POLICY_NAME
-    """`embedded:smollm2-135m`, a folder, a hub name, or a folder or hub name of a peft adapter."""
+    """`embedded:smollm2-135m`, a folder, a hub name, or a folder or hub name of a peft adapter. Where it is
+    only evaluated (or sampled, in a job of pairs) also `chat:<model>@<base_url>` and `anthropic:<model>`;
+    where it is only evaluated also `answers:<file>`."""
     revision: str | None = None
     """Commit of a hub model."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -254,9 +261,24 @@ class PairsJob(_PairSettings):
 class EvaluationConfig(_Section):
     """The held-out evaluation."""
 
-    split: Literal["dev", "test"] = "test"
+    split: Literal["dev", "test", "all"] = "test"
+    """`all`: also train items and those on no side, for a policy that was trained on none of them; the
+    report says so."""
+    sources: tuple[str, ...] = ()
+    """Only items of these sources (`Item.source`). Empty: all."""
+    leave_out: str | None = None
+    """All items of this source, of whatever side, and no others: it was, or is now, left out of training."""
     parts: tuple[EvaluationPart, ...] = PARTS
     """Empty: no evaluation."""
+    oracle: bool = Field(default=False, strict=True)
+    """Write a second time, with the stated and the intended request in the prompt."""
+    references: tuple[AnswerKind, ...] = ()
+    """Judge the items' own answers of these kinds, too."""
+    controls: Literal["own", "mini", "none"] = "own"
+    """`own`: those that the items bring. `mini`: those of the bundled set besides. `none`: leave them out."""
+    answers_per_item: _Count = 1
+    temperature: float | None = Field(default=None, gt=0, strict=True)
+    """None: greedy. A Messages API (`anthropic:`) takes none, and samples at its own."""
     judge: str = "local"
     """See docs/judges.md. Better not the one that made the training signal."""
     judge_options: dict[str, Any] = Field(default_factory=dict)
@@ -268,6 +290,22 @@ class EvaluationConfig(_Section):
     """Evaluate only this many items of each kind (first by content hash), for a quick look."""
     max_failure_rate: float = Field(default=0.05, ge=0, le=1, strict=True)
     """Above this share of failed judgements no headline is printed."""
+
+    @model_validator(mode="after")
+    def _fits_itself(self) -> Self:
+        if self.leave_out is not None and (self.split != "test" or self.sources):
+            raise ValueError(
+                "leave_out takes all items of one source, so split and sources would be ignored; take them "
+                "out, or leave_out"
+            )
+        if "writing" not in self.parts:
+            needs = {"oracle": self.oracle, "references": bool(self.references)}
+            if asked := [name for name, given in needs.items() if given]:
+                raise ValueError(
+                    f"{' and '.join(asked)}: what is judged there stands beside what was written; expected "
+                    f"writing among parts, found {', '.join(self.parts) or 'none'}"
+                )
+        return self
 
 
 class Recipe(_Section):
@@ -311,6 +349,16 @@ class DPORecipe(Recipe):
 
     @model_validator(mode="after")
     def _rounds_have_something_new(self) -> Self:
+        if place_of(self.policy.model) != "here":
+            raise ValueError(
+                f"policy.model is {self.policy.model!r:.80}, which can be evaluated and not trained; "
+                "expected a folder, a hub name, or an adapter"
+            )
+        if self.evaluation.split == "all" or self.evaluation.controls == "mini":
+            raise ValueError(
+                "evaluation.split all and evaluation.controls mini are for a policy that is not trained "
+                "here; expected dev or test, and controls among items: {source: mini, kinds: [control]}"
+            )
         if self.rounds > 1 and "on_policy" not in self.pairs.sources:
             raise ValueError(
                 f"rounds is {self.rounds}, but without source on_policy every round would train on the "
@@ -320,7 +368,51 @@ class DPORecipe(Recipe):
 
 
 class EvaluateRecipe(Recipe):
-    """What `recipes/evaluate.py` takes."""
+    """What `recipes/evaluate.py` and `xyreward eval` take."""
+
+    policy_options: dict[str, Any] = Field(default_factory=dict)
+    """Of a policy behind an API: `max_concurrency`, `budget_usd`, `store`, ... Judge and policy have one
+    bill, so that a `budget_usd` of either is a limit to what both may cost together. Of a file of answers:
+    `origin`, `columns`, `allow_missing`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parts_that_there_are(cls, data: Any) -> Any:
+        """Where no parts are named: all that can be measured of such a policy."""
+        if not isinstance(data, dict):
+            return data
+        policy, evaluation = data.get("policy", {}), data.get("evaluation", {})
+        model = policy.get("model") if isinstance(policy, dict) else None
+        if not isinstance(model, str) or not isinstance(evaluation, dict) or "parts" in evaluation:
+            return data
+        return {**data, "evaluation": {**evaluation, "parts": list(PARTS_OF[place_of(model)])}}
+
+    @model_validator(mode="after")
+    def _fits_its_policy(self) -> Self:
+        place, wanted = place_of(self.policy.model), self.evaluation
+        if place == "here" and self.policy_options:
+            raise ValueError(
+                "policy_options are for a policy behind an API (chat:..., anthropic:...) or a file "
+                "(answers:...)"
+            )
+        if place != "here":
+            of_its = ("revision", "dtype", "chat_template_kwargs")
+            if given := [k for k in of_its if getattr(self.policy, k) not in (None, "auto")]:
+                raise ValueError(
+                    f"policy.{', policy.'.join(given)}: for a policy in this process; "
+                    f"{self.policy.model!r:.80} takes none"
+                )
+        if "api_key" in self.policy_options:
+            raise ValueError(
+                "policy_options.api_key would be written into the run folder; set the key in the "
+                "environment (ANTHROPIC_API_KEY, XYREWARD_CHAT_KEY)"
+            )
+        if not wanted.parts:
+            return self
+        how = How(wanted.answers_per_item, wanted.temperature, wanted.max_new_tokens)
+        check_how(self.policy.model, how)
+        check_conditions(self.policy.model, wanted.parts, oracle=wanted.oracle)
+        return self
 
 
 R = TypeVar("R", bound=Recipe)

@@ -1,9 +1,11 @@
 """Held-out evaluation of a policy: writing, preference, picking; and what changed between two policies.
 
-    writing      the policy answers, a judge labels the answers (one answer per item, greedy)
+    writing      the policy answers, a judge labels the answers (one answer per item, greedy, or several)
     preference   which of two reference answers the policy itself finds likelier, per token: the
                  goal-focused or the literal one (controls: the direct or the overcorrecting one)
     picking      both answers are shown and the policy is asked which is better, in both orders
+    oracle       writing, where the prompt also says what is asked and what is really wanted
+    reference    no policy: the items' own answers of one kind, judged like those of a policy
 
     implicit reward   needs two policies: the change in summed log-probability, tuned minus base, of
                       the better answer minus that of the worse one. DPO's own measure of what it
@@ -16,16 +18,33 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial as partially
-from typing import Any
+from typing import Any, Literal, TypeVar
 
-from xyreward.config import PARTS, EvaluationPart
+from xyreward.answering import (
+    PARTS,
+    Evaluated,
+    EvaluationPart,
+    FilePolicy,
+    How,
+    RemotePolicy,
+    Written,
+    check_conditions,
+    check_how,
+    replies_in_letters,
+    write,
+)
+from xyreward.errors import ConfigError, JudgeError
 from xyreward.items import AnswerKind, Item, ItemKind, Reference
 from xyreward.judges import Judge, load_judge
+from xyreward.judges.panel import PanelJudge, model_judges
 from xyreward.partial import Partial
-from xyreward.policy import Answer, LogProb, Policy
+from xyreward.policy import Answer, LogProb
+from xyreward.prices import without_url
 from xyreward.reward import Reward
 from xyreward.scoring import Score, score
 from xyreward.stats import Column, Estimate, mean, means
@@ -47,13 +66,29 @@ Answer B:
 Which answer is better for this person? Reply with one letter, A or B."""
 """The question says nothing of goals: whether the policy thinks of them is what is measured."""
 
+ORACLE_PROMPT = """{query}
+
+---
+What I literally ask for here: {stated}
+What I am really after: {intended}"""
+"""The last turn where the goal is told. Of a control both lines say the same."""
+
+Condition = Literal["writing", "oracle"]
+"""What the policy is told: the query alone, or also what is behind it."""
+
+T = TypeVar("T")
+
 Progress = Callable[[str, int, int], object]
 """Called with what is being done, how much was just done, and how much there is in all."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """All that was measured on one item. Fields of a part that was not run, or not possible, are None."""
+    """What was measured on one answer to an item.
+
+    Fields of a part that was not run, or not possible, are None. What is of the item and of none of its
+    answers (preference, picking) stands with the first one.
+    """
 
     item_id: str
     kind: ItemKind
@@ -61,6 +96,8 @@ class Row:
     domain: str
     language: str
     cluster: str
+    answer_index: int = 0
+    """Which of the answers to the item, from 0."""
     comparable: bool = False
     """It has the two reference answers that preference and picking compare."""
     answer: str | None = None
@@ -70,6 +107,8 @@ class Row:
     verdict: dict[str, Any] | None = None
     """Labels, probabilities, judge and rubric version; None where the judge failed."""
     failure: dict[str, Any] | None = None
+    """Why there are no labels: the judge's failure; or the policy's, whose kind begins with `policy_`: an
+    API gave no answer, a file has none."""
     reward: float | None = None
     """Hard-label reward, in [0, 1], higher is better."""
     soft_reward: float | None = None
@@ -84,7 +123,10 @@ class Row:
     """Share of the two orders in which answer A was picked: 0.5 shows no preference for a position."""
     pick_margin: float | None = None
     """Logit of the better answer's letter minus the other's, mean over both orders, in nats. A preference
-    for a position cancels out, so its sign tells what a policy that always says A would hide."""
+    for a position cancels out, so its sign tells what a policy that always says A would hide. None where
+    an API was asked, which gives no logits."""
+    pick_failure: str | None = None
+    """Why an API picked nothing, in one order at least: `unparseable`, or a kind of `JudgeFailure`."""
 
 
 @dataclass(frozen=True)
@@ -96,23 +138,29 @@ class Evaluation:
     judge: str | None
     rubric_version: str | None
     parts: tuple[EvaluationPart, ...]
+    condition: str = "writing"
+    """`writing`, `oracle`, or `reference:<kind of answer>`."""
+    remarks: tuple[str, ...] = ()
+    """What whoever ran it has to say of it, in sentences; they come first in `notes`."""
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the figures must know, in sentences."""
+        notes = list(self.remarks)
         if not {"preference", "picking"} & set(self.parts):
-            return ()
-        notes = []
-        total = len(self.rows)
-        if bare := sum(not row.comparable for row in self.rows):
+            return tuple(notes)
+        rows = [row for row in self.rows if not row.answer_index]
+        total = len(rows)
+        if bare := sum(not row.comparable for row in rows):
             notes.append(
                 f"{bare} of {total} items have no pair of reference answers: no preference and no "
                 "picking on those"
             )
         diverged = [
             row
-            for row in self.rows
+            for row in rows
             if row.comparable
+            and row.pick_failure is None
             and (
                 ("preference" in self.parts and row.better is None)
                 or ("picking" in self.parts and row.picked is None)
@@ -123,6 +171,12 @@ class Evaluation:
                 f"{self.policy} gave numbers that are not finite on {len(diverged)} of {total} items "
                 "(training diverged?); they are left out of preference and picking"
             )
+        if kinds := Counter(row.pick_failure for row in rows if row.pick_failure):
+            notes.append(
+                f"{self.policy} picked nothing on {kinds.total()} of {total} items ("
+                + ", ".join(f"{kind} {n}" for kind, n in sorted(kinds.items()))
+                + "); they are no picks and in no figure of picking but its failures"
+            )
         return tuple(notes)
 
     def to_jsonl(self) -> str:
@@ -132,6 +186,8 @@ class Evaluation:
             "judge": self.judge,
             "rubric_version": self.rubric_version,
             "parts": self.parts,
+            "condition": self.condition,
+            "remarks": self.remarks,
         }
         lines = [head, *(asdict(row) for row in self.rows)]
         return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
@@ -152,11 +208,13 @@ class Evaluation:
             judge=head["judge"],
             rubric_version=head["rubric_version"],
             parts=tuple(head["parts"]),
+            condition=head.get("condition", "writing"),
+            remarks=tuple(head.get("remarks", ())),
         )
 
 
 def evaluate(
-    policy: Policy,
+    policy: Evaluated,
     items: Sequence[Item],
     *,
     judge: str | Judge = "local",
@@ -164,81 +222,73 @@ def evaluate(
     clusters: Mapping[str, str] | None = None,
     max_new_tokens: int = 192,
     batch_size: int = 16,
+    answers_per_item: int = 1,
+    temperature: float | None = None,
+    seed: int = 0,
+    condition: Condition = "writing",
+    remarks: Sequence[str] = (),
     progress: Progress | None = None,
     partial: Partial | None = None,
 ) -> Evaluation:
     """Measure a policy on held-out items.
 
     Args:
+        policy: loaded by `load_policy`, `RemotePolicy.load` or `FilePolicy.load`.
         items: what to measure on. Items without the two reference answers have no preference and no
             picking; they are counted in `notes`.
         judge: for `writing`.
-        parts: which measurements.
+        parts: which measurements. A policy behind an API has no preference (nobody tells how likely it
+            finds a given text), a file has writing only.
         clusters: item id -> cluster, for intervals; None: every item is its own.
-        max_new_tokens, batch_size: of the generated answers.
+        max_new_tokens, batch_size, answers_per_item, temperature, seed: see `How`.
+        condition: `oracle` tells the policy what is asked and what is wanted; then `parts` is writing alone.
+        remarks: see `Evaluation`.
         partial: where finished batches are kept and taken from; the same policy, items and settings are
             the caller's to see to (its `job`). Answers are judged together, and verdicts are kept when
             all are there; failed ones are not, so that they are asked for again.
 
     Raises:
         JudgeError, MissingDependency: before anything is generated, if the judge cannot be loaded or
-            says that it cannot judge such items.
+            says that it cannot judge such items. Also: a budget was spent on the way; what was paid for is
+            in the store.
+        ConfigError: a part, a condition or a number of answers that the policy cannot have.
         ValueError: items share an id, or the goals of some were inferred by a model and those of others not.
     """
+    how = How(answers_per_item, temperature, max_new_tokens, batch_size, seed)
+    check_conditions(policy, parts, oracle=condition == "oracle")
+    if condition == "oracle" and tuple(parts) != ("writing",):
+        raise ConfigError(f"oracle is a condition of writing; found parts {', '.join(parts)}")
+    if not isinstance(policy, FilePolicy):
+        check_how(policy.name, how)
     judged_by = load_judge(judge) if "writing" in parts else None
-    if (check := getattr(judged_by, "check", None)) is not None:
-        check(items)
-    rows: dict[str, dict[str, Any]] = {
-        item.id: {
-            "item_id": item.id,
-            "kind": item.kind,
-            "source": item.source,
-            "domain": item.domain,
-            "language": item.language,
-            "cluster": (clusters or {}).get(item.id, item.id),
-        }
-        for item in items
-    }
-    if len(rows) != len(items):
-        raise ValueError("items of an evaluation need distinct ids; two sources share some")
-    inferred = sum(item.inferred or item.bare for item in items)
-    if judged_by is not None and 0 < inferred < len(items):
-        raise ValueError(
-            f"a model infers the goals of {inferred} of the {len(items)} items, and the others bring theirs; "
-            "verdicts on the two are not averaged, so evaluate them apart"
-        )
-
+    _check_items(items, judged_by)
     kept = Partial() if partial is None else partial
 
     def tick(what: str, total: int) -> Callable[[int], object] | None:
         return (lambda done: progress(what, done, total)) if progress else None
 
+    written = [[Written(None)] for _ in items]
     if judged_by is not None:
-        answers = policy.answer(
-            [item.messages for item in items],
-            max_new_tokens=max_new_tokens,
-            batch_size=batch_size,
-            progress=tick("writing", len(items)),
-            through=kept.step("writing", asdict, lambda found: Answer(**found)),
+        written = write(
+            policy,
+            items if condition == "writing" else [told_the_goal(item) for item in items],
+            how,
+            progress=tick(condition, len(items) * answers_per_item),
+            through=kept.step(condition, asdict, lambda found: Answer(**found)),
         )
-        for item, answer in zip(items, answers, strict=True):
-            rows[item.id].update(
-                answer=answer.text, answer_tokens=answer.tokens, truncated=answer.truncated
-            )
-        texts = [answer.text for answer in answers]
-        judged = kept.whole(
-            "judging",
-            {"judge": judged_by.name, "rubric_version": judged_by.rubric_version},
-            partially(_all_judged, items, texts, judged_by),
-            lambda found: not any(one.get("failure") for one in found),
+        _stop_over_budget(
+            [one.failure for several in written for one in several], "answers were not written"
         )
-        for item, verdict in zip(items, judged, strict=True):
-            rows[item.id].update(verdict)
+    rows = _rows(items, written, clusters)
+    if judged_by is not None:
+        _judge_rows(rows, items, judged_by, kept, progress)
 
+    first = {row["item_id"]: row for row in rows if not row["answer_index"]}
     compared = [(item, *pair) for item in items if (pair := contrast(item))]
     for item, _, _ in compared:
-        rows[item.id]["comparable"] = True
+        first[item.id]["comparable"] = True
     if "preference" in parts:
+        assert not isinstance(policy, RemotePolicy | FilePolicy)  # check_conditions
         prompts = [item.messages for item, _, _ in compared]
         values = policy.log_probs(
             prompts + prompts,
@@ -250,34 +300,227 @@ def evaluate(
             # A policy that diverged gives NaN: not measured, and said so in `notes`.
             both = (values[i], values[i + len(compared)])
             if all(math.isfinite(value.total) for value in both):
-                rows[item.id].update(better=both[0], worse=both[1])
+                first[item.id].update(better=both[0], worse=both[1])
     if "picking" in parts:
         asked = [picking_prompt(item, better.text, worse.text) for item, better, worse in compared]
         asked += [picking_prompt(item, worse.text, better.text) for item, better, worse in compared]
-        logits = policy.option_logits(
-            asked,
-            OPTIONS,
-            progress=tick("picking", len(asked)),
-            through=kept.step("picking", list, list),
-        )
-        for i, (item, _, _) in enumerate(compared):
-            gaps = [logits[j][0] - logits[j][1] for j in (i, i + len(compared))]
-            if not all(math.isfinite(gap) for gap in gaps):
-                continue
-            first = [_wins(gap) for gap in gaps]
-            rows[item.id].update(
-                picked=(first[0] + 1 - first[1]) / 2,
-                picked_first=(first[0] + first[1]) / 2,
-                pick_margin=(gaps[0] - gaps[1]) / 2,
+        told = tick("picking", len(asked))
+        if isinstance(policy, RemotePolicy):
+            replies = replies_in_letters(policy, letter_questions(items), how, progress=told)
+            failures = [None if r in OPTIONS else {"kind": f"policy_{r}"} for r in replies]
+            _stop_over_budget(failures, "questions of picking were not asked")
+            picks = [_picked_by_letter(*two) for two in _both_orders(replies)]
+        else:
+            assert not isinstance(policy, FilePolicy)
+            logits = policy.option_logits(
+                asked, OPTIONS, progress=told, through=kept.step("picking", list, list)
             )
+            picks = [_picked_by_logits(*two) for two in _both_orders(logits)]
+        for (item, _, _), pick in zip(compared, picks, strict=True):
+            first[item.id].update(pick)
 
     return Evaluation(
         policy=policy.name,
-        rows=tuple(Row(**row) for row in rows.values()),
-        judge=judged_by.name if judged_by else None,
+        rows=tuple(Row(**row) for row in rows),
+        judge=_named(judged_by) if judged_by else None,
         rubric_version=judged_by.rubric_version if judged_by else None,
         parts=tuple(parts),
+        condition=condition,
+        remarks=tuple(remarks),
     )
+
+
+def evaluate_references(
+    items: Sequence[Item],
+    kind: AnswerKind,
+    *,
+    judge: str | Judge = "local",
+    clusters: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Judge the items' own answers of one kind as if a policy had written them.
+
+    Items without such an answer have no row.
+
+    Raises:
+        JudgeError: the judge cannot be loaded or cannot judge such items, or its budget was spent.
+        ValueError: see `evaluate`; also: no item has such an answer.
+    """
+    having = [(item, [r for r in item.references if r.kind == kind]) for item in items]
+    having = [(item, answers) for item, answers in having if answers]
+    if not having:
+        raise ValueError(f"none of {len(items)} items has an answer of kind {kind}")
+    judged_by = load_judge(judge)
+    with_answer = [item for item, _ in having]
+    _check_items(with_answer, judged_by)
+    rows = _rows(with_answer, [[Written(r.text) for r in found] for _, found in having], clusters)
+    _judge_rows(rows, with_answer, judged_by, Partial(), progress)
+    without = len(items) - len(having)
+    return Evaluation(
+        policy=f"reference:{kind}",
+        rows=tuple(Row(**row) for row in rows),
+        judge=_named(judged_by),
+        rubric_version=judged_by.rubric_version,
+        parts=("writing",),
+        condition=f"reference:{kind}",
+        remarks=(f"{without} of {len(items)} items have no answer of kind {kind}",)
+        if without
+        else (),
+    )
+
+
+def told_the_goal(item: Item) -> Item:
+    """What the policy is asked of an item where the goal is told; nothing else of it is of use."""
+    text = ORACLE_PROMPT.format(
+        query=item.messages[-1]["content"],
+        stated=item.stated_request,
+        intended=item.intended_request,
+    )
+    *before, last = item.messages
+    return _asking(item, (*before, {**last, "content": text}))
+
+
+def letter_questions(items: Sequence[Item]) -> list[Item]:
+    """The questions of `picking`: those of all items in one order, then in the other."""
+    compared = [(item, *pair) for item in items if (pair := contrast(item))]
+    return [
+        *(_asking(i, picking_prompt(i, better.text, worse.text)) for i, better, worse in compared),
+        *(_asking(i, picking_prompt(i, worse.text, better.text)) for i, better, worse in compared),
+    ]
+
+
+def _asking(item: Item, messages: Sequence[Mapping[str, str]]) -> Item:
+    return Item.model_validate(
+        {
+            "id": item.id,
+            "query": tuple(messages),
+            "stated_request": item.stated_request,
+            "intended_request": item.intended_request,
+        }
+    )
+
+
+def _named(judge: Judge) -> str:
+    """A judge's name without an address: a server that comes back at another port is the same judge."""
+    if isinstance(judge, PanelJudge):
+        return f"panel:{','.join(map(_named, judge.members))}"
+    return without_url(judge.name)
+
+
+def _check_items(items: Sequence[Item], judge: Judge | None) -> None:
+    if (check := getattr(judge, "check", None)) is not None:
+        check(items)
+    if len({item.id for item in items}) != len(items):
+        raise ValueError("items of an evaluation need distinct ids; two sources share some")
+    inferred = sum(item.inferred or item.bare for item in items)
+    if judge is not None and 0 < inferred < len(items):
+        raise ValueError(
+            f"a model infers the goals of {inferred} of the {len(items)} items, and the others bring theirs; "
+            "verdicts on the two are not averaged, so evaluate them apart"
+        )
+
+
+def _rows(
+    items: Sequence[Item],
+    written: Sequence[Sequence[Written]],
+    clusters: Mapping[str, str] | None,
+) -> list[dict[str, Any]]:
+    """A row per answer, item by item."""
+    return [
+        {
+            "item_id": item.id,
+            "kind": item.kind,
+            "source": item.source,
+            "domain": item.domain,
+            "language": item.language,
+            "cluster": (clusters or {}).get(item.id, item.id),
+            "answer_index": index,
+            "answer": one.text,
+            "answer_tokens": one.tokens,
+            "truncated": one.truncated,
+            "failure": None if one.failure is None else dict(one.failure),
+        }
+        for item, several in zip(items, written, strict=True)
+        for index, one in enumerate(several)
+    ]
+
+
+def _judge_rows(
+    rows: Sequence[dict[str, Any]],
+    items: Sequence[Item],
+    judge: Judge,
+    kept: Partial,
+    progress: Progress | None,
+) -> None:
+    """Add what the judge says of the answers that are there."""
+    of = {item.id: item for item in items}
+    answered = [row for row in rows if row["answer"] is not None]
+    asked = [of[row["item_id"]] for row in answered], [row["answer"] for row in answered]
+    with _told_of(judge, len(answered), progress):
+        judged = kept.whole(
+            "judging",
+            {"judge": _named(judge), "rubric_version": judge.rubric_version},
+            partially(_all_judged, *asked, judge),
+            lambda found: not any(one.get("failure") for one in found),
+        )
+    _stop_over_budget([one.get("failure") for one in judged], "answers were not judged")
+    for row, verdict in zip(answered, judged, strict=True):
+        row.update(verdict)
+
+
+@contextmanager
+def _told_of(judge: Judge, answers: int, progress: Progress | None) -> Iterator[None]:
+    """While a judge that asks models is at work, tell of each of its questions that is decided."""
+    asking = model_judges(judge)
+    total = answers * sum(one.votes for one in asking)
+    before = [one.on_outcome for one in asking]
+    if progress and total:
+        told = progress
+        for one in asking:
+            one.on_outcome = lambda: told("judging", 1, total)
+    try:
+        yield
+    finally:
+        for one, its in zip(asking, before, strict=True):
+            one.on_outcome = its
+
+
+def _stop_over_budget(failures: Sequence[Mapping[str, Any] | None], what: str) -> None:
+    """What was asked before the money ended is no sample of the whole: stop, and go on later."""
+    missing = sum(f is not None and f["kind"].endswith("over_budget") for f in failures)
+    if missing:
+        raise JudgeError(
+            f"the budget is spent: {missing} of {len(failures)} {what}. What was paid for is in the store; "
+            "raise budget_usd and go on with the same run"
+        )
+
+
+def _both_orders(values: Sequence[T]) -> list[tuple[T, T]]:
+    half = len(values) // 2
+    return list(zip(values[:half], values[half:], strict=True))
+
+
+def _picked_by_logits(
+    better_first: Sequence[float], worse_first: Sequence[float]
+) -> dict[str, Any]:
+    gaps = [one[0] - one[1] for one in (better_first, worse_first)]
+    if not all(math.isfinite(gap) for gap in gaps):
+        return {}
+    return {**_picks(*map(_wins, gaps)), "pick_margin": (gaps[0] - gaps[1]) / 2}
+
+
+def _picked_by_letter(better_first: str, worse_first: str) -> dict[str, Any]:
+    if failed := [reply for reply in (better_first, worse_first) if reply not in OPTIONS]:
+        return {"pick_failure": failed[0]}
+    return _picks(float(better_first == "A"), float(worse_first == "A"))
+
+
+def _picks(first_of_better: float, first_of_worse: float) -> dict[str, Any]:
+    """From how far answer A was picked with the better, and with the worse answer first."""
+    return {
+        "picked": (first_of_better + 1 - first_of_worse) / 2,
+        "picked_first": (first_of_better + first_of_worse) / 2,
+    }
 
 
 def contrast(item: Item) -> tuple[Reference, Reference] | None:
@@ -316,7 +559,7 @@ def _judged(item: Item, answer: str, judged: Score) -> dict[str, Any]:
         "verdict": {
             **asdict(verdict.labels),
             "p": {**asdict(verdict.p), "focus": dict(verdict.p.focus)},
-            "judge": verdict.judge,
+            "judge": without_url(verdict.judge),
             "rubric_version": verdict.rubric_version,
             "grounded": verdict.grounded,
             "votes": verdict.votes,
@@ -394,6 +637,13 @@ def _picks_by_margin(row: Row) -> float | None:
     return None if row.pick_margin is None else _wins(row.pick_margin)
 
 
+def _picks_nothing(row: Row) -> float | None:
+    """Of policies that reply with a letter; of those whose logits are read there is no such failure."""
+    if row.pick_failure is not None:
+        return 1.0
+    return 0.0 if row.picked is not None and row.pick_margin is None else None
+
+
 def _length(row: Row) -> float | None:
     return float(len(row.answer)) if row.answer is not None else None
 
@@ -462,6 +712,7 @@ METRICS: tuple[Metric, ...] = (
         lambda r: float(r.truncated) if r.truncated is not None else None, "lower",
     ),
     Metric("position", "picks answer A", None, "picking", lambda r: r.picked_first, ""),
+    Metric("pick_failed", "picks nothing (no letter)", None, "picking", _picks_nothing, "lower"),
 )  # fmt: skip
 
 
@@ -534,21 +785,29 @@ def column(metric: Metric, evaluation: Evaluation) -> list[float | None]:
     return [value(row) if kind in (None, row.kind) else None for row in evaluation.rows]
 
 
-def _values(metric: Metric, evaluation: Evaluation) -> dict[str, float]:
+Key = tuple[str, int]
+"""An answer: the item's id, and which of its answers."""
+
+
+def _key(row: Row) -> Key:
+    return row.item_id, row.answer_index
+
+
+def _values(metric: Metric, evaluation: Evaluation) -> dict[Key, float]:
     return {
-        row.item_id: value
+        _key(row): value
         for row in evaluation.rows
         if metric.kind in (None, row.kind) and (value := metric.value(row)) is not None
     }
 
 
 def _mean(
-    values: Mapping[str, float],
+    values: Mapping[Key, float],
     evaluation: Evaluation,
     bounds: tuple[float, float] | None,
     seed: int,
 ) -> Estimate | None:
-    cluster = {row.item_id: row.cluster for row in evaluation.rows}
+    cluster = {_key(row): row.cluster for row in evaluation.rows}
     names = [cluster[key] for key in values]
     return mean(list(values.values()), names, bounds=bounds, expand=True, seed=seed)
 
@@ -559,8 +818,10 @@ def check_comparable(before: Evaluation, after: Evaluation) -> None:
     Raises:
         ValueError: the evaluations are of different items, judges, rubric versions or parts.
     """
-    if [row.item_id for row in before.rows] != [row.item_id for row in after.rows]:
-        raise ValueError("the two evaluations are of different items")
+    if [_key(row) for row in before.rows] != [_key(row) for row in after.rows]:
+        raise ValueError(
+            "the two evaluations are of different items, or numbers of answers to them"
+        )
     for name in ("judge", "rubric_version", "parts"):
         a, b = getattr(before, name), getattr(after, name)
         if a != b:
@@ -590,24 +851,24 @@ def implicit_reward(
 ) -> ImplicitReward | None:
     """The change from `before` to `after` in log-probabilities; None where none were measured."""
     check_comparable(before, after)
-    better: dict[str, tuple[float, float]] = {}
-    worse: dict[str, tuple[float, float]] = {}
+    better: dict[Key, tuple[float, float]] = {}
+    worse: dict[Key, tuple[float, float]] = {}
     for old, new in zip(before.rows, after.rows, strict=True):
         if old.kind != kind or not (old.better and new.better and old.worse and new.worse):
             continue
-        better[old.item_id] = _change(old.better, new.better)
-        worse[old.item_id] = _change(old.worse, new.worse)
+        better[_key(old)] = _change(old.better, new.better)
+        worse[_key(old)] = _change(old.worse, new.worse)
     if not better:
         return None
 
-    def gap(i: int) -> dict[str, float]:
+    def gap(i: int) -> dict[Key, float]:
         return {key: better[key][i] - worse[key][i] for key in better}
 
-    def wins(gaps: Mapping[str, float]) -> dict[str, float]:
+    def wins(gaps: Mapping[Key, float]) -> dict[Key, float]:
         return {key: _wins(value) for key, value in gaps.items()}
 
     def estimate(
-        values: Mapping[str, float], bounds: tuple[float, float] | None = None
+        values: Mapping[Key, float], bounds: tuple[float, float] | None = None
     ) -> Estimate:
         result = _mean(values, after, bounds, seed)
         assert result is not None  # `better` is not empty

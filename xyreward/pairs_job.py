@@ -22,10 +22,9 @@ from typing import Any
 
 from xyreward import locate
 from xyreward.config import PairsJob
-from xyreward.dispatch import Limits
 from xyreward.errors import ConfigError, DataError, MissingDependency, RunFolderError, told
 from xyreward.items import Item, items_hash
-from xyreward.judges import Judge, described, load_asker, load_judge, options_of
+from xyreward.judges import Judge, described, joined_options, load_asker, load_judge, options_of
 from xyreward.judges.asking import ModelAsker, run_of_environment
 from xyreward.judges.panel import model_judges
 from xyreward.judges.transport import without_credentials
@@ -56,15 +55,13 @@ from xyreward.pairs.order import (
 )
 from xyreward.pairs.pair import Pair, PairSet, pair_of
 from xyreward.pairs.sampling import estimate_samples, load_sampler, sample
+from xyreward.runs import OF_THE_BILL
 from xyreward.sides import Sides, limited, load_sides
 from xyreward.verdict import FailureKind
 from xyreward.words import counted, noun
 
 Bar = Callable[[str, int, Sequence[ModelAsker]], AbstractContextManager[Callable[[int], object]]]
 """A title, a total and the models at work -> what is told how many more pieces are done."""
-
-OF_THE_BILL = frozenset({"store", "run", "budget_usd", "prices", *Limits.__dataclass_fields__})
-"""Options of models that change what a job costs and how long it takes, and not what comes out."""
 
 PASSING: frozenset[FailureKind] = frozenset({"transport", "rate_limited", "timeout"})
 """Failures of a server on a bad day, which the next start of the command may not meet. Others (a refusal, a
@@ -98,19 +95,12 @@ def with_options(job: PairsJob, options: Mapping[str, Any]) -> PairsJob:
         )
     return job.model_copy(
         update={
-            name: _joined(getattr(job, name), {k: v for k, v in options.items() if k in known})
+            name: joined_options(
+                getattr(job, name), {k: v for k, v in options.items() if k in known}
+            )
             for name, known in takes.items()
         }
     )
-
-
-def _joined(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of one model with those for all. A budget of its own that is lower stays."""
-    found = {**own, **options}
-    budgets = [one["budget_usd"] for one in (own, options) if "budget_usd" in one]
-    if len(budgets) > 1 and all(type(budget) in (int, float) for budget in budgets):
-        found["budget_usd"] = min(budgets)
-    return found
 
 
 @dataclass

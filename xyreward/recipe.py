@@ -9,6 +9,7 @@ Not here: the training itself, which is TRL's.
 from __future__ import annotations
 
 import gc
+import hashlib
 import importlib.util
 import json
 import math
@@ -23,14 +24,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn, TypeVar
 
 from xyreward import report as reports
+from xyreward.answering import (
+    FILE,
+    Evaluated,
+    FilePolicy,
+    How,
+    RemotePolicy,
+    described_how,
+    place_of,
+    write,
+)
 from xyreward.config import (
     Arguments,
     DPORecipe,
+    EvaluateRecipe,
+    EvaluationConfig,
+    ItemsConfig,
     Places,
     PolicyConfig,
     Recipe,
@@ -47,10 +62,19 @@ from xyreward.errors import (
     XYRewardError,
     told,
 )
-from xyreward.evaluation import Evaluation, Row, evaluate
-from xyreward.items import Item, items_hash, text_hash
+from xyreward.evaluation import (
+    Condition,
+    Evaluation,
+    Row,
+    evaluate,
+    evaluate_references,
+    letter_questions,
+    told_the_goal,
+)
+from xyreward.items import AnswerKind, Item, items_hash, text_hash
 from xyreward.judges import Judge, described, load_judge
-from xyreward.judges.model import ModelJudge
+from xyreward.judges.asking import ModelAsker
+from xyreward.judges.panel import model_judges, refuse_small_budget
 from xyreward.locate import (
     Mark,
     fingerprint,
@@ -64,6 +88,7 @@ from xyreward.model_card import CARD, add_report, model_card, write_card
 from xyreward.pairs import PairSet
 from xyreward.pairs.candidates import Candidate
 from xyreward.pairs.guards import Guards, TokenGuard
+from xyreward.pairs.held_out import HeldOut
 from xyreward.pairs.sampling import sample
 from xyreward.partial import Partial
 from xyreward.policy import Policy, bf16_is_fast, default_device, load_policy
@@ -244,7 +269,8 @@ class Data:
 
     train: tuple[Item, ...]
     held_out: tuple[Item, ...]
-    """What is evaluated: one side, controls included; never `train` items."""
+    """What is evaluated: one side, controls included. Never items that are trained on here; others that are
+    on the train side where the whole set, or all of a source, was asked for."""
     sides: Sides
 
     @property
@@ -256,6 +282,22 @@ class Data:
     def clusters(self) -> dict[str, str]:
         """Item id -> cluster, of the held-out items."""
         return self.sides.clusters(self.held_out)
+
+    @cached_property
+    def kept_out(self) -> HeldOut:
+        """What must not be trained on: dev and test, and whatever else is evaluated."""
+        known = {item.id for side in ("dev", "test") for item in self.sides.select(side)}
+        others = [item for item in self.held_out if item.id not in known]
+        if not others:
+            return self.sides.held_out
+        sides = [*self.sides.select("dev"), *self.sides.select("test")]
+        return HeldOut([*sides, *others], self.splits)
+
+    @property
+    def of_train_side(self) -> int:
+        """How many of the items that are evaluated are train items, too: of the whole set some are."""
+        train = {item.id for item in self.train}
+        return sum(item.id in train for item in self.held_out)
 
 
 def load_data(config: Recipe, *, dry_run: bool = False) -> Data:
@@ -270,13 +312,50 @@ def load_data(config: Recipe, *, dry_run: bool = False) -> Data:
         LeakError: see `load_sides`; also: what would be evaluated is what a recipe has trained the policy
             on.
     """
-    sides = load_sides(config.items, config.splits_lock, write_lock=not dry_run)
-    held_out = sides.select(config.evaluation.split)
-    if config.evaluation.parts and not held_out:
-        raise DataError([f"no item is on the {config.evaluation.split} side: nothing to evaluate"])
-    evaluated = limited(held_out, config.evaluation.limit) if config.evaluation.parts else []
-    _check_not_trained_on(config.policy, evaluated)
-    return Data(sides.select("train"), tuple(evaluated), sides)
+    wanted = config.evaluation
+    sources = list(config.items)
+    if wanted.controls == "mini" and not any(one.source == "mini" for one in sources):
+        sources.append(ItemsConfig(source="mini", kinds=("control",)))
+    sides = load_sides(sources, config.splits_lock, write_lock=not dry_run)
+    held_out, train = _chosen(sides, wanted), sides.select("train")
+    if wanted.leave_out is not None:
+        train = sides.train_without(held_out)
+    if wanted.parts and not held_out:
+        raise DataError([f"{_which(wanted)}: no item, nothing to evaluate"])
+    evaluated = limited(held_out, wanted.limit) if wanted.parts else []
+    if place_of(config.policy.model) == "here":
+        _check_not_trained_on(config.policy, evaluated)
+    return Data(train, tuple(evaluated), sides)
+
+
+def _chosen(sides: Sides, wanted: EvaluationConfig) -> tuple[Item, ...]:
+    """What is to be evaluated, all of it.
+
+    Where one source or some are asked for and these have no controls (XYBench has none), the controls of
+    the others are evaluated with them, those of one side.
+    """
+    if wanted.leave_out is not None:
+        found = sides.of_source(wanted.leave_out)
+    else:
+        found = sides.items if wanted.split == "all" else sides.select(wanted.split)
+    if wanted.sources:
+        for source in wanted.sources:
+            sides.of_source(source)  # one that does not exist is a typo
+        found = tuple(item for item in found if item.source in wanted.sources)
+    if wanted.controls == "none":
+        return tuple(item for item in found if item.kind == "xy")
+    if not any(item.kind == "control" for item in found):
+        others = sides.select("dev" if wanted.split == "dev" else "test")
+        found += tuple(item for item in others if item.kind == "control")
+    return found
+
+
+def _which(wanted: EvaluationConfig) -> str:
+    """Which items an evaluation is of, in words."""
+    if wanted.leave_out is not None:
+        return f"source {wanted.leave_out}, all sides"
+    side = "all sides" if wanted.split == "all" else f"the {wanted.split} side"
+    return f"{side}{', of ' if wanted.sources else ''}{', '.join(wanted.sources)}"
 
 
 def _check_not_trained_on(policy: PolicyConfig, evaluated: Sequence[Item]) -> None:
@@ -310,7 +389,7 @@ def rounds(config: DPORecipe, arguments: Arguments) -> Iterator[tuple[DPORecipe,
         yield config, arguments
         return
     dpo_settings(config, arguments.places)  # a mistake shows before there is a folder
-    state = _state()
+    state = _state(config)
     top = RunFolder(Path(config.output_dir))
 
     def open_folder() -> None:
@@ -415,9 +494,11 @@ class Run:
     def __init__(self, config: Recipe, arguments: Arguments) -> None:
         self.config = config
         self.arguments = arguments
-        self.state: Any = _state()
+        self.state: Any = _state(config)
+        self.conditions: dict[str, Evaluation] = {}
+        """What was evaluated beside the policy as it is: name of its file -> evaluation."""
         self.device: str = self.state.device.type
-        if self.device == "cpu":
+        if self.device == "cpu" and not isinstance(self.state, _Alone):
             _use_all_cores()
         self.seconds: dict[str, float] = {}
         """What each step of this session took; a resumed run counts anew."""
@@ -428,6 +509,11 @@ class Run:
             self.say(
                 f"== training with other settings than before: {'; '.join(self.folder.changed)}"
             )
+
+    @cached_property
+    def judge(self) -> Judge:
+        """The judge of all evaluations of this run: one, so that a server is asked once what it can do."""
+        return evaluation_judge(self.config)
 
     def _open(self) -> None:
         self.folder = RunFolder.open(
@@ -487,6 +573,7 @@ class Run:
         }
         if data.splits.unplaced:
             facts["items on no side"] = len(data.splits.unplaced)
+        facts |= self._of_evaluation(data)
         if pairs is not None:
             facts["pairs"] = len(pairs.pairs)
             facts["pairs from controls"] = f"{pairs.control_share:.0%}"
@@ -498,8 +585,24 @@ class Run:
         self.on_main(lambda: self._write_data(facts, data, pairs))
         return facts
 
+    def _of_evaluation(self, data: Data) -> dict[str, Any]:
+        """What is evaluated, where it is another thing than one side."""
+        wanted = self.config.evaluation
+        facts: dict[str, Any] = {}
+        if wanted.parts and (wanted.split != "test" or wanted.sources or wanted.leave_out):
+            facts["evaluated"] = _which(wanted)
+        if wanted.parts and data.of_train_side:
+            facts["evaluated items of the train side"] = data.of_train_side
+        return facts
+
     def _fingerprint(self) -> str:
         wanted: PolicyConfig = self.config.policy
+        place = place_of(wanted.model)
+        if place == "api":
+            return "unknown, it is behind an API"
+        if place == "file":
+            path = Path(wanted.model.removeprefix(FILE)).expanduser()
+            return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
         return fingerprint(wanted.model, wanted.revision)
 
     def _write_data(self, facts: Mapping[str, Any], data: Data, pairs: PairSet | None) -> None:
@@ -593,31 +696,57 @@ class Run:
             "answers that reached max_new_tokens": truncated,
         }
 
-    def evaluate(self, name: str, policy: Policy, data: Data) -> Evaluation | None:
+    def evaluated_policy(self, data: Data) -> Evaluated:
+        """The policy of a recipe that only evaluates: loaded here, behind an API, or a file of answers."""
+        assert isinstance(self.config, EvaluateRecipe)
+        if place_of(self.config.policy.model) == "here":
+            return self.load_policy()
+        return elsewhere(self.config, data)
+
+    def evaluate(self, name: str, policy: Evaluated, data: Data) -> Evaluation | None:
         """Evaluate on the held-out items and keep every answer in `<name>.jsonl`.
 
         A resumed run reads the file instead; where it is not there yet, it goes on after the last batch
         that is kept. Processes share the items, and each keeps its own batches. None where evaluation is
-        switched off.
+        switched off. Where the configuration asks for the oracle and for reference answers, these are
+        evaluated too, into files and `conditions` of their own.
         """
-        config = self.config.evaluation
-        if not config.parts:
+        wanted = self.config.evaluation
+        if not wanted.parts:
             return None
-        kept = self.on_main(lambda: self._kept(name, data))
+        found = self._evaluate(name, policy, data)
+        if wanted.oracle:
+            self.conditions[f"{name}.oracle"] = self._evaluate(f"{name}.oracle", policy, data)
+        for kind in wanted.references:
+            if (stem := f"reference.{kind}") not in self.conditions:
+                self.conditions[stem] = self._references(stem, kind, data)
+        return found
+
+    def _evaluate(self, name: str, policy: Evaluated, data: Data) -> Evaluation:
+        config = self.config.evaluation
+        condition: Condition = "oracle" if name.endswith(".oracle") else "writing"
+        kept = self.on_main(lambda: self._kept(name, [item.id for item in data.held_out]))
         if kept is not None:
             self.say(f"== {_evaluation(name)}: kept from before")
             return Evaluation.from_jsonl(kept)
         mine = data.held_out[self.state.process_index :: self.state.num_processes]
         with self.timed(_evaluation(name)):
-            partial = self._partial(name, policy, mine)
+            partial = Partial()
+            if isinstance(policy, Policy):
+                partial = self._partial(name, policy, mine)
             part = evaluate(
                 policy,
                 mine,
-                judge=evaluation_judge(self.config) if "writing" in config.parts else config.judge,
-                parts=config.parts,
+                judge=self.judge if "writing" in config.parts else config.judge,
+                parts=config.parts if condition == "writing" else ("writing",),
                 clusters=data.clusters,
                 max_new_tokens=config.max_new_tokens,
                 batch_size=config.batch_size,
+                answers_per_item=config.answers_per_item,
+                temperature=config.temperature,
+                seed=self.config.seed,
+                condition=condition,
+                remarks=self._remarks(policy, data),
                 progress=_Bars() if self.is_main else None,
                 partial=partial,
             )
@@ -629,6 +758,50 @@ class Run:
             for file in self.folder.path.glob(f"{name}*{PARTIAL_EVALUATION}"):
                 file.unlink(missing_ok=True)
         return result
+
+    def _remarks(self, policy: Evaluated, data: Data) -> list[str]:
+        """What a reader of this evaluation must know, and could not see from its rows."""
+        remarks = []
+        if n := data.of_train_side:
+            remarks.append(
+                f"{n} of {len(data.held_out)} items are on the train side: where the policy was trained on "
+                "them, by whatever recipe, these are no held-out figures"
+            )
+        wanted = self.config.evaluation
+        if wanted.leave_out is not None and isinstance(self.config, EvaluateRecipe):
+            remarks.append(
+                f"all items of source {wanted.leave_out}, of whatever side: held-out figures where "
+                "training left it out"
+            )
+        if "writing" in wanted.parts:
+            how = described_how(policy, how_to_answer(self.config))
+            if how != "1 per item, greedy":
+                remarks.append(f"answers: {how}")
+        if isinstance(policy, FilePolicy):
+            remarks += policy.notes
+        return remarks
+
+    def _references(self, name: str, kind: AnswerKind, data: Data) -> Evaluation:
+        """The items' own answers of a kind, judged by the first process."""
+        having = [i for i in data.held_out if any(r.kind == kind for r in i.references)]
+
+        def judged() -> str:
+            kept = self._kept(name, [item.id for item in having])
+            if kept is not None:
+                self.say(f"== {_evaluation(name)}: kept from before")
+                return kept
+            with self.timed(_evaluation(name)):
+                found = evaluate_references(
+                    data.held_out,
+                    kind,
+                    judge=self.judge,
+                    clusters=data.clusters,
+                    progress=_Bars(),
+                )
+            self.write(f"{name}.jsonl", found.to_jsonl())
+            return found.to_jsonl()
+
+        return Evaluation.from_jsonl(self.on_main(judged))
 
     def _partial(self, name: str, policy: Policy, items: Sequence[Item]) -> Partial:
         """The batches of an evaluation that are kept already, of this process's share of the items."""
@@ -646,6 +819,12 @@ class Run:
             "max_new_tokens": wanted.max_new_tokens,
             "batch_size": wanted.batch_size,
         }
+        if wanted.temperature is not None:
+            job |= {
+                "answers_per_item": wanted.answers_per_item,
+                "temperature": wanted.temperature,
+                "seed": self.config.seed,
+            }
         found = Partial(self.folder.path / f"{name}{share}{PARTIAL_EVALUATION}", job)
         if found.other:
             self.say(
@@ -663,7 +842,7 @@ class Run:
         wanted: PolicyConfig = self.config.policy
         return wanted.revision if policy.name == wanted.model else None
 
-    def _kept(self, name: str, data: Data) -> str | None:
+    def _kept(self, name: str, expected: Sequence[str]) -> str | None:
         """The text of an evaluation that a stopped run finished, once it is known to be whole."""
         file = f"{name}.jsonl"
         text = self.folder.read(file)
@@ -675,9 +854,9 @@ class Run:
         if text is None:
             return None
         try:
-            ids = [row.item_id for row in Evaluation.from_jsonl(text).rows]
-            if ids != [item.id for item in data.held_out]:
-                raise ValueError(f"{len(ids)} rows that are not the {len(data.held_out)} items")
+            ids = list(dict.fromkeys(row.item_id for row in Evaluation.from_jsonl(text).rows))
+            if ids != list(expected):
+                raise ValueError(f"{len(ids)} items that are not the {len(expected)} of this run")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise self.folder.damaged(file, error) from None
         return text
@@ -687,8 +866,10 @@ class Run:
             return part
         from accelerate.utils import gather_object
 
-        rows: dict[str, Row] = {row.item_id: row for row in gather_object(list(part.rows))}
-        return replace(part, rows=tuple(rows[item.id] for item in items))
+        rows: dict[str, list[Row]] = {}
+        for row in gather_object(list(part.rows)):
+            rows.setdefault(row.item_id, []).append(row)
+        return replace(part, rows=tuple(row for item in items for row in rows[item.id]))
 
     def finish(
         self, before: Evaluation | None, after: Evaluation | None, facts: Mapping[str, Any]
@@ -701,6 +882,10 @@ class Run:
         report = reports.build_report(
             before,
             after,
+            # Of a policy that is only evaluated the report has what is before, and no after.
+            conditions={
+                name.replace("evaluation.", "before."): one for name, one in self.conditions.items()
+            },
             facts={
                 **facts,
                 **self._bill(),
@@ -739,16 +924,26 @@ class Run:
         """What judges cost over all processes, resumptions and rounds, where they are such as may cost."""
         from xyreward.training_pairs import pairs_judge
 
-        judges: dict[str, Judge | None] = {}
+        judges: dict[str, Judge | ModelAsker] = {}
+        if place_of(self.config.policy.model) == "api" and isinstance(self.config, EvaluateRecipe):
+            judges["policy"] = remote_policy(self.config).asker
         if "writing" in self.config.evaluation.parts:
-            judges["judge"] = evaluation_judge(self.config)
-        if isinstance(self.config, DPORecipe):
-            judges["judge of pairs"] = pairs_judge(self.config)
-        facts: dict[str, Any] = {}
+            judges["judge"] = self.judge
+        judge_of_pairs = pairs_judge(self.config) if isinstance(self.config, DPORecipe) else None
+        if judge_of_pairs is not None:
+            judges["judge of pairs"] = judge_of_pairs
+        of_runs: dict[tuple[str, str], list[str]] = {}
+        asked: dict[tuple[str, str], ModelAsker] = {}
         for name, judge in judges.items():
-            if not isinstance(judge, ModelJudge):
-                continue
-            spent = judge.store.ledger.spent(judge.run)
+            for one in [judge] if isinstance(judge, ModelAsker) else model_judges(judge):
+                bill = (str(one.store.path), one.run)  # one for all that share it
+                if name not in of_runs.setdefault(bill, []):
+                    of_runs[bill].append(name)
+                asked[bill] = one
+        facts: dict[str, Any] = {}
+        for bill, names in of_runs.items():
+            name = " and ".join(names)
+            spent = asked[bill].store.ledger.spent(asked[bill].run)
             facts |= {
                 f"{name} calls": spent.calls,
                 f"{name}, US dollars": round(spent.settled_usd, 4),
@@ -758,8 +953,28 @@ class Run:
         return facts
 
 
-def _state() -> Any:
+@dataclass(frozen=True)
+class _Alone:
+    """The one process of a run whose policy answers elsewhere: it needs neither torch nor accelerate."""
+
+    num_processes: int = 1
+    process_index: int = 0
+    is_main_process: bool = True
+
+    @property
+    def device(self) -> Any:
+        """As torch names it."""
+        return SimpleNamespace(type="cpu")
+
+    def wait_for_everyone(self) -> None:
+        """There is nobody else."""
+
+
+def _state(config: Recipe) -> Any:
     """This process among those of the run."""
+    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+    if alone and place_of(config.policy.model) != "here":
+        return _Alone()
     from accelerate import PartialState
 
     return PartialState(cpu=default_device() == "cpu", timeout=timedelta(seconds=PATIENCE_S))
@@ -848,18 +1063,90 @@ def check_before_evaluation(config: Recipe) -> None:
         JudgeError, MissingDependency: the judge cannot be loaded.
     """
     policy = config.policy
-    check_installed("accelerate", "scipy", "torch", "transformers")
-    if is_adapter(policy.model, policy.revision):
-        check_installed("peft")
-    if policy.revision and (policy.model == POLICY_NAME or Path(policy.model).is_dir()):
-        raise ConfigError(
-            f"policy.revision: is {policy.revision!r}, but {policy.model!r} is no hub name and has none; "
-            "take it out"
-        )
+    if place_of(policy.model) == "here":
+        check_installed("accelerate", "scipy", "torch", "transformers")
+        if is_adapter(policy.model, policy.revision):
+            check_installed("peft")
+        if policy.revision and (policy.model == POLICY_NAME or Path(policy.model).is_dir()):
+            raise ConfigError(
+                f"policy.revision: is {policy.revision!r}, but {policy.model!r} is no hub name and has "
+                "none; take it out"
+            )
+    elif isinstance(config, EvaluateRecipe) and place_of(policy.model) == "api":
+        remote_policy(config).asker.check_ready()
     if "writing" in config.evaluation.parts:
         judge = evaluation_judge(config)
         if (check := getattr(judge, "check", None)) is not None:
             check([])  # its key and its store, before a model is loaded
+
+
+def how_to_answer(config: Recipe) -> How:
+    """How answers of the held-out evaluation are written."""
+    wanted = config.evaluation
+    return How(
+        wanted.answers_per_item,
+        wanted.temperature,
+        wanted.max_new_tokens,
+        wanted.batch_size,
+        config.seed,
+    )
+
+
+def remote_policy(config: EvaluateRecipe) -> RemotePolicy:
+    """The policy behind an API, on the bill of the run.
+
+    Raises:
+        ConfigError, JudgeError: see `RemotePolicy.load`.
+    """
+    options = {"run": config.bill, **config.policy_options}
+    return RemotePolicy.load(config.policy.model, config.evaluation.temperature, **options)
+
+
+def elsewhere(config: EvaluateRecipe, data: Data) -> RemotePolicy | FilePolicy:
+    """The policy that does not answer in this process, once it is known that it can be asked all of it.
+
+    Raises:
+        ConfigError, DataError, JudgeError, StoreError: see `RemotePolicy`, `FilePolicy`.
+    """
+    if place_of(config.policy.model) == "api":
+        policy = remote_policy(config)
+        policy.estimate(data.held_out, how_to_answer(config))  # an item that no API takes
+        return policy
+    known = {"origin", "columns", "allow_missing"}
+    if strange := sorted(config.policy_options.keys() - known):
+        raise ConfigError(
+            f"policy_options: a file of answers has no {', '.join(strange)}; known are "
+            f"{', '.join(sorted(known))}"
+        )
+    return FilePolicy.load(config.policy.model, data.held_out, **config.policy_options)
+
+
+def check_evaluation(config: Recipe, data: Data) -> None:
+    """What can be wrong with evaluating these items and shows before anything is asked or generated.
+
+    Raises:
+        ConfigError, DataError, JudgeError, StoreError: a policy that cannot be asked them, a file without
+            answers to some, a judge that cannot judge them, a kind of reference answer that none has.
+    """
+    wanted = config.evaluation
+    if not wanted.parts:
+        return
+    if isinstance(config, EvaluateRecipe) and place_of(config.policy.model) != "here":
+        elsewhere(config, data)
+    if "writing" not in wanted.parts:
+        return
+    judge = evaluation_judge(config)
+    if (check := getattr(judge, "check", None)) is not None:
+        check(data.held_out)
+    for kind in wanted.references:
+        if not any(r.kind == kind for item in data.held_out for r in item.references):
+            raise DataError(
+                [
+                    f"evaluation.references: none of the {len(data.held_out)} items has an answer of kind "
+                    f"{kind}"
+                ]
+            )
+    refuse_small_budget(judge, data.held_out, [_longest(config, 0)] * len(data.held_out))
 
 
 def evaluation_judge(config: Recipe) -> Judge:
@@ -899,22 +1186,78 @@ def print_estimate(
     lines = [
         f"{len(data.train)} train items: {_kinds(data.train)}",
         f"{len(dev)} dev items: {_kinds(dev)}",
-        f"{len(data.held_out)} held-out items ({wanted.split}): {_kinds(data.held_out)}",
+        f"{len(data.held_out)} held-out items ({_named(wanted)}): {_kinds(data.held_out)}",
         *([pairs] if pairs else []),
         *plan,
         f"run folder: {RunFolder(Path(config.output_dir)).path}",
         *(f"warning: {warning}" for warning in control_warnings(config, data)),
     ]
-    if "writing" not in wanted.parts:
-        lines.append("no answer is judged")
-    else:
-        judge = evaluation_judge(config)
-        # Answers are not written yet: their length is the longest allowed, at four characters a token.
-        answers = [f"{n} " + "word " * (wanted.max_new_tokens * 4 // 5) for n in range(times)]
-        items = [item for item in data.held_out for _ in answers]
-        lines.append(described(judge, items, answers * len(data.held_out)))
+    lines += estimates(config, data, times)
     for line in lines:
         _tell(line)
+
+
+def _named(wanted: EvaluationConfig) -> str:
+    plain = wanted.split in ("dev", "test") and not wanted.sources and wanted.leave_out is None
+    return wanted.split if plain else _which(wanted)
+
+
+def _longest(config: Recipe, n: int) -> str:
+    """An answer of the longest length allowed, at four characters a token; `n` tells it from others."""
+    return f"{n} " + "word " * (config.evaluation.max_new_tokens * 4 // 5)
+
+
+def estimates(config: Recipe, data: Data, times: int = 1) -> list[str]:
+    """What answering and judging would take now, a line for each part. Sends nothing.
+
+    Answers that are not written yet are taken at their longest; the judge's part is exact where all are
+    there.
+    """
+    wanted, how, items = config.evaluation, how_to_answer(config), data.held_out
+    if not wanted.parts:
+        return ["nothing is evaluated"]
+    policy: Evaluated | None = None
+    if isinstance(config, EvaluateRecipe) and place_of(config.policy.model) != "here":
+        policy = elsewhere(config, data)
+    lines: list[str] = []
+    judged: list[tuple[Item, str]] = []
+    conditions: list[Condition] = ["writing", "oracle"] if wanted.oracle else ["writing"]
+    for number, condition in enumerate(conditions if "writing" in wanted.parts else []):
+        asked = items if condition == "writing" else [told_the_goal(item) for item in items]
+        there = False
+        if isinstance(policy, RemotePolicy):
+            bill = policy.estimate(asked, how)
+            there = not bill.calls
+            lines.append(
+                f"{condition}: {len(items) * how.answers_per_item} answers of {policy.name}: {bill}"
+            )
+        if there or isinstance(policy, FilePolicy):
+            assert policy is not None
+            answers = [
+                (item, one.text)
+                for item, several in zip(items, write(policy, asked, how), strict=True)
+                for one in several
+                if one.text is not None
+            ]
+            judged += answers
+        else:
+            judged += [
+                (item, _longest(config, n))
+                for item in items
+                for n in range(number * 1000, number * 1000 + times * how.answers_per_item)
+            ]
+    if "picking" in wanted.parts and isinstance(policy, RemotePolicy):
+        questions = letter_questions(items)
+        lines.append(
+            f"picking: {len(questions)} questions to {policy.name}: "
+            f"{policy.estimate_letters(questions, how)}"
+        )
+    if "writing" not in wanted.parts:
+        return [*lines, "no answer is judged"]
+    for kind in wanted.references:
+        judged += [(i, r.text) for i in items for r in i.references if r.kind == kind]
+    judge = evaluation_judge(config)
+    return [*lines, described(judge, [item for item, _ in judged], [text for _, text in judged])]
 
 
 def _kinds(items: Sequence[Item]) -> str:

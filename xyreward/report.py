@@ -39,6 +39,7 @@ def build_report(
     before: Evaluation,
     after: Evaluation | None = None,
     *,
+    conditions: Mapping[str, Evaluation] | None = None,
     facts: Mapping[str, Any] | None = None,
     max_failure_rate: float = 0.05,
     seed: int = 0,
@@ -46,10 +47,12 @@ def build_report(
     """Everything that is known of one policy, or of two and their difference, as JSON-ready data.
 
     Args:
+        conditions: what was evaluated besides: `before.oracle`, `reference.goal_focused`, ...
         facts: what to record beside the figures (hashes, versions, what was trained on).
     """
     lines = measure(before, after, seed=seed)
     evaluations = {"before": before, **({"after": after} if after else {})}
+    noted = [*evaluations.values(), *(conditions or {}).values()]
     headlines = {
         name: headline(e, max_failure_rate=max_failure_rate, seed=seed)
         for name, e in evaluations.items()
@@ -76,7 +79,7 @@ def build_report(
             for name, e in evaluations.items()
         },
         "published": Published.load().to_report({r.source for r in before.rows if r.kind == "xy"}),
-        "notes": list(dict.fromkeys([*before.notes, *(after.notes if after else ())])),
+        "notes": list(dict.fromkeys(note for evaluation in noted for note in evaluation.notes)),
         "facts": {**(facts or {}), **_calibration(before)},
     }
 

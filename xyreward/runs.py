@@ -10,7 +10,10 @@
     samples*.jsonl      answers of the policy that pairs were made of; `.job` says with which settings
     checkpoints/        of the trainer, for --resume
     adapter/ or model/  what was trained
-    before.jsonl, after.jsonl    every answer with its verdict, every log-probability
+    before.jsonl, after.jsonl    every answer with its verdict, every log-probability; evaluation.jsonl of a
+                        policy that is only evaluated
+    before.oracle.jsonl, ...     answers to prompts that told the goal
+    reference.goal_focused.jsonl, ...    the items' own answers of a kind, judged likewise
     before.unfinished.jsonl, ... batches of an evaluation that is not done, for --resume; one per process
     report.json, report.md
     round-1/, ...       of a run of several rounds: a folder like this one for each, and above them the
@@ -42,8 +45,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from xyreward.config import dump_yaml, parse_yaml
+from xyreward.dispatch import Limits
 from xyreward.embedded import is_whole_safetensors
 from xyreward.errors import ConfigError, RunFolderError, told
+from xyreward.prices import without_url
 
 PACKAGES = (
     "xyreward", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers",
@@ -62,8 +67,14 @@ PREPARED = frozenset(
 """What a run writes before its first work. A folder with no more than this lost nothing to a typo."""
 OF_TRAINING = ("pairs.", "lora", "dpo")
 """Beginnings of the configuration's keys on which the evaluation before training does not depend."""
-BEFORE_TRAINING = r"before\.jsonl|before[\w-]*\.unfinished\.jsonl|samples[\w-]*\.jsonl(\.\w+)?"
+BEFORE_TRAINING = (
+    r"(before(\.oracle)?|reference\.\w+)\.jsonl|before(\.oracle)?[\w-]*\.unfinished\.jsonl"
+    r"|samples[\w-]*\.jsonl(\.\w+)?"
+)
 """Files that are worth keeping, and do not depend on settings of the training."""
+OF_THE_BILL = frozenset({"store", "run", "budget_usd", "prices", *Limits.__dataclass_fields__})
+"""Options of models that change what a run costs and how long it takes, and not what comes out: a budget that
+is spent may be raised, a server that is slow asked for less at a time."""
 ROUND = "round-"
 """Beginning of the names of folders of rounds."""
 
@@ -274,12 +285,11 @@ class RunFolder:
 
     def damaged(self, name: str, error: Exception) -> RunFolderError:
         """The error to raise about a file that is not as a run left it."""
-        advice = {
-            "before.jsonl": "remove it, and it is computed anew",
-            "after.jsonl": "remove it, and it is computed anew",
-            "evaluation.jsonl": "remove it, and it is computed anew",
-            "training.json": "remove it, and training goes on from the last checkpoint",
-        }.get(name, "restore it, or choose another --output-dir")
+        advice = "restore it, or choose another --output-dir"
+        if name == "training.json":
+            advice = "remove it, and training goes on from the last checkpoint"
+        elif re.fullmatch(r"((before|after|evaluation)(\.oracle)?|reference\.\w+)\.jsonl", name):
+            advice = "remove it, and it is computed anew"
         return RunFolderError(
             f"{self.path / name}: is not as a run left it ({told(error)}); {advice}"
         )
@@ -386,11 +396,28 @@ def _differences(path: Path, before: str, after: str) -> dict[str, str]:
             f"{error}. It is not as a run left it; choose another folder."
         ) from None
     new = _flat(parse_yaml(after, "this configuration"))
+    old, new = _deciding(old), _deciding(new)
     return {
         key: f"{key} (was {old.get(key)!r:.60}, is {new.get(key)!r:.60})"
         for key in sorted({*old, *new} - {"output_dir"})
         if old.get(key) != new.get(key)
     }
+
+
+def _deciding(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides the results: no options of the bill, and no address of a server, whose port may change."""
+    found = {}
+    for key, value in flat.items():
+        section, _, option = key.rpartition(".")
+        if section.endswith("_options") and option in OF_THE_BILL:
+            continue
+        if key.endswith("_options") and value == {}:  # as if the last of them had been taken out
+            continue
+        named = key in ("policy.model", "evaluation.judge", "pairs.judge") and isinstance(
+            value, str
+        )
+        found[key] = without_url(value) if named else value
+    return found
 
 
 def _flat(data: Any, prefix: str = "") -> dict[str, Any]:

@@ -38,6 +38,25 @@ class Sides:
         """Item id -> cluster."""
         return clusters_of(items, self.splits)
 
+    def of_source(self, source: str) -> tuple[Item, ...]:
+        """All items of a source, of whatever side.
+
+        Raises:
+            DataError: there is none; the message lists the sources that there are.
+        """
+        found = tuple(item for item in self.items if item.source == source)
+        if not found:
+            there = ", ".join(sorted({item.source for item in self.items}))
+            raise DataError([f"no item is of source {source!r:.80}; there are {there:.300}"])
+        return found
+
+    def train_without(self, held_out: Sequence[Item]) -> tuple[Item, ...]:
+        """The train side without these items and whatever nearly repeats one."""
+        ids, clusters = {item.id for item in held_out}, set(self.clusters(held_out).values())
+        train = self.select("train")
+        its = self.clusters(train)
+        return tuple(i for i in train if i.id not in ids and its[i.id] not in clusters)
+
 
 def load_sides(
     sources: Sequence[ItemsConfig], splits_lock: str | None, *, write_lock: bool = True

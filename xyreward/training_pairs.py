@@ -81,7 +81,7 @@ class TrainingPairs:
             judge=self.judge,
             rule=wanted.rule,
             guards=wanted.guards,
-            held_out=data.sides.held_out,
+            held_out=data.kept_out,
             balance=wanted.balance,
             control_share=wanted.control_share,
             max_pairs=wanted.max_pairs,
@@ -174,7 +174,7 @@ def _built(name: str, data: Data) -> PairSet:
                 for problem in dict.fromkeys([*folder.audit.problems, *folder.pairs.problems])
             ]
         )
-    built, here = folder.pairs.held_out_hash, data.sides.held_out.hash
+    built, here = folder.pairs.held_out_hash, data.kept_out.hash
     if built is None:
         raise LeakError(
             f"{name}: was built without anything held out, so that it may hold what this recipe evaluates; "
@@ -191,7 +191,7 @@ def _built(name: str, data: Data) -> PairSet:
 
 def _refuse_held_out(name: str, pairs: PairSet, data: Data) -> None:
     """What the folder says of itself is a hash; what its pairs say decides."""
-    held_out = data.sides.held_out
+    held_out = data.kept_out
     offending = {
         pair.item_id: reason
         for pair in pairs.pairs

@@ -177,6 +177,15 @@ def options_of(judge: str) -> frozenset[str]:
     return _OF_ENDPOINTS[scheme] | _OF_JUDGE | set(Limits.__dataclass_fields__) | batches
 
 
+def joined_options(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of one model with those for all. A budget of its own that is lower stays."""
+    found = {**own, **options}
+    budgets = [one["budget_usd"] for one in (own, options) if "budget_usd" in one]
+    if len(budgets) > 1 and all(type(budget) in (int, float) for budget in budgets):
+        found["budget_usd"] = min(budgets)
+    return found
+
+
 def names_in_store(judge: str) -> frozenset[str]:
     """A judge's name, as `load_judge` takes it -> as records may have it: no address, members of a panel."""
     from xyreward.judges.anthropic import DEFAULT_MODEL

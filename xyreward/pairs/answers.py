@@ -82,6 +82,7 @@ def read_answers(
     columns: Mapping[str, str] | None = None,
     source: PairSource | None = None,
     origin: str | None = None,
+    otherwise_of: str | None = None,
     skip_unknown: bool = False,
     keep_truncated: bool = False,
 ) -> Answers:
@@ -93,6 +94,7 @@ def read_answers(
         columns: field -> column, where a file has names of its own: {"answer": "generated_text"}.
         source: of all rows. None: each row's own, else `cross_model`.
         origin: who wrote all answers. None: each row says so.
+        otherwise_of: who wrote the answers of rows that do not say so. None: those are an error.
         skip_unknown: leave out rows of other items (a file for the whole set, items of one split)
             and count them. Else they are an error.
         keep_truncated: an answer that was cut at its token limit would teach to stop anywhere, so it
@@ -111,7 +113,7 @@ def read_answers(
     if source is not None and source not in PAIR_SOURCES:
         raise ConfigError(f"source is {source!r}, expected one of {', '.join(PAIR_SOURCES)}")
     problems: list[str] = []
-    reader = _Reader(items, columns or {}, source, origin, skip_unknown=skip_unknown)
+    reader = _Reader(items, columns or {}, source, origin, otherwise_of, skip_unknown=skip_unknown)
     candidates: list[Candidate] = []
     rows = unknown = truncated = repeated = 0
     seen: set[int] = set()
@@ -253,6 +255,7 @@ class _Reader:
         columns: Mapping[str, str],
         source: PairSource | None,
         origin: str | None,
+        otherwise_of: str | None,
         *,
         skip_unknown: bool,
     ) -> None:
@@ -263,6 +266,7 @@ class _Reader:
         self._columns = columns
         self._source = source
         self._origin = origin
+        self._otherwise_of = otherwise_of
         self._skip_unknown = skip_unknown
         self.ignored: set[str] = set()
         self._found: dict[tuple[str, ...], dict[str, str] | _Bad] = {}
@@ -285,7 +289,7 @@ class _Reader:
                 else f"has no answer, expected one of {', '.join(ALIASES['answer'])}, only "
                 f"{', '.join(sorted(values)):.200}; or name its column with columns"
             )
-        origin = self._origin if self._origin is not None else row.get("origin")
+        origin = row.get("origin", self._otherwise_of) if self._origin is None else self._origin
         if not isinstance(origin, str) or not origin.strip():
             problems.append(
                 f"origin is {_shown(origin)}, expected who wrote the answer, such as a model's name; "

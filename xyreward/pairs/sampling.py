@@ -43,7 +43,6 @@ from xyreward.policy import Policy, default_device, dtype_on, load_policy, visib
 from xyreward.reading import ReadingProblem
 from xyreward.rubric import TYPICAL_OUTPUT_TOKENS
 from xyreward.scoring import run_sync
-from xyreward.store import StoredVerdict
 from xyreward.verdict import JudgeFailure
 
 REMOTE = ("chat:", "anthropic:")
@@ -173,8 +172,69 @@ def estimate_samples(
     """
     if isinstance(policy, str) and not policy.startswith(REMOTE):
         return None
-    asker = load_sampler(policy, sampling, **options)
-    return asker.estimate_of(lambda parameters: _questions(asker, parameters, items, sampling))
+    return estimate_completions(load_sampler(policy, sampling, **options), items, sampling)
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """An answer that an API gave."""
+
+    text: str
+    tokens: int
+    """Of the reply, thinking included, as the server counts."""
+    truncated: bool
+    """It reached `max_new_tokens`."""
+    paid: bool
+    """It was asked for now and here, and is not from the store."""
+
+
+async def complete(
+    asker: ModelAsker, items: Sequence[Item], sampling: Sampling, typical: int | None = None
+) -> list[Completion | JudgeFailure]:
+    """Answers of a model behind an API, from the store where it has them.
+
+    The asker decides the temperature: `sampling` says how many answers, how long, and with which seeds.
+
+    Args:
+        asker: loaded with `schema="plain"`.
+        items: N; only their messages count.
+        typical: tokens of a usual reply, for rates. None: see `estimate_samples`.
+
+    Returns:
+        N * k, item by item, in order of sample.
+
+    Raises:
+        DataError: an item that an API cannot be asked.
+        JudgeError, StoreError: no call can succeed, or the store cannot be used.
+    """
+    decided = await asker.decide(
+        lambda parameters: _questions(asker, parameters, items, sampling, typical)
+    )
+    found: list[Completion | JudgeFailure] = []
+    for _, outcome, paid in decided:
+        if isinstance(outcome, JudgeFailure):
+            found.append(outcome)
+            continue
+        with asker.reading(outcome):
+            said = json.loads(outcome.payload)
+            found.append(
+                Completion(said["text"], int(said["tokens"]), bool(said["truncated"]), paid)
+            )
+    return found
+
+
+def estimate_completions(
+    asker: ModelAsker, items: Sequence[Item], sampling: Sampling, typical: int | None = None
+) -> Estimate:
+    """What `complete` would take now, with what the store has. Sends nothing.
+
+    Raises:
+        DataError: an item that an API cannot be asked.
+        StoreError: the store cannot be used.
+    """
+    return asker.estimate_of(
+        lambda parameters: _questions(asker, parameters, items, sampling, typical)
+    )
 
 
 def answer_seed(seed: int, item: Item, number: int, bits: int = 63) -> int:
@@ -344,12 +404,6 @@ def _sampled(
 # ---------------------------------------------------------------- behind an API
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample(Question):
-    item: Item
-    number: int
-
-
 def load_sampler(policy: str | ModelAsker, sampling: Sampling, **options: Any) -> ModelAsker:
     """A policy behind an API, ready to answer as `sampling` says; `sample` takes it.
 
@@ -447,20 +501,23 @@ async def _asked(
         told = on_answers
         asker.on_outcome = lambda: told(1)
     try:
-        decided = await asker.decide(
-            lambda parameters: _questions(asker, parameters, items, sampling)
-        )
+        replies = await complete(asker, items, sampling)
     finally:
         asker.on_outcome = before
     candidates: list[Candidate] = []
     failed: Counter[str] = Counter()
     resumed = 0
-    for question, found, paid in decided:
-        if isinstance(found, JudgeFailure):
-            failed[found.kind] += 1
+    samples = ((item, number) for item in items for number in range(sampling.k))
+    for (item, number), reply in zip(samples, replies, strict=True):
+        if isinstance(reply, JudgeFailure):
+            failed[reply.kind] += 1
             continue
-        resumed += not paid
-        candidates.append(_of_record(question, found, sampling, origin))
+        resumed += not reply.paid
+        candidates.append(
+            _candidate(
+                item, reply.text, origin, sampling, number, reply.tokens, cut=reply.truncated
+            )
+        )
     if out is not None:
         write_answers(out, candidates)
     unpriced = asker.stats.unpriced_calls > unpriced_before
@@ -474,31 +531,21 @@ async def _asked(
     )
 
 
-def _of_record(
-    question: _Sample, found: StoredVerdict, sampling: Sampling, origin: str
-) -> Candidate:
-    said = json.loads(found.payload)
-    return _candidate(
-        question.item,
-        said["text"],
-        origin,
-        sampling,
-        question.number,
-        said["tokens"],
-        cut=said["truncated"],
-    )
-
-
 def _questions(
-    asker: ModelAsker, parameters: Mapping[str, Any], items: Sequence[Item], sampling: Sampling
-) -> list[_Sample]:
+    asker: ModelAsker,
+    parameters: Mapping[str, Any],
+    items: Sequence[Item],
+    sampling: Sampling,
+    typical: int | None = None,
+) -> list[Question]:
     told = asker.asked_of(parameters)
+    usual = min(sampling.max_new_tokens, typical or TYPICAL_OUTPUT_TOKENS)
     questions = []
     for item in items:
         for number in range(sampling.k):
             call = _call(item, sampling, number, seeded=parameters.get("api") == "chat")
             questions.append(
-                _Sample(
+                Question(
                     key=asker.key(call, number, told),
                     call=call,
                     identity={
@@ -511,9 +558,7 @@ def _questions(
                     record="completion",
                     read=_read,
                     again=lambda call, _: call,
-                    output_tokens=min(sampling.max_new_tokens, TYPICAL_OUTPUT_TOKENS),
-                    item=item,
-                    number=number,
+                    output_tokens=usual,
                 )
             )
     return questions

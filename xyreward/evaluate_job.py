@@ -1,0 +1,103 @@
+"""The evaluation of one policy, from a checked configuration to its run folder.
+
+`recipes/evaluate.py` and `xyreward eval` are two command lines of it.
+
+Not here: what is measured (`evaluation.py`), the steps themselves (`recipe.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from xyreward import recipe
+from xyreward.answering import place_of
+from xyreward.config import Arguments, EvaluateRecipe
+from xyreward.errors import ConfigError
+from xyreward.evaluation import Evaluation
+from xyreward.judges import joined_options, options_of
+
+SET_HERE = frozenset({"votes", "batches", "schema", "max_tokens", "temperature"})
+"""Options of judges that a policy does not have, or that the evaluation sets."""
+
+
+def with_options(config: EvaluateRecipe, options: Mapping[str, Any]) -> EvaluateRecipe:
+    """A configuration whose judge and policy have these options too, each those that it takes.
+
+    Raises:
+        ConfigError: neither takes an option.
+    """
+    wanted = config.evaluation
+    of_judge = options_of(wanted.judge) if "writing" in wanted.parts else frozenset[str]()
+    of_policy = frozenset[str]()
+    if place_of(config.policy.model) == "api":
+        of_policy = options_of(config.policy.model) - SET_HERE
+    if unused := sorted(set(options) - of_judge - of_policy):
+        raise ConfigError(
+            f"{', '.join(unused)}: neither judge nor policy of this evaluation takes that; leave it out"
+        )
+    judge, policy = (
+        {name: value for name, value in options.items() if name in known}
+        for known in (of_judge, of_policy)
+    )
+    evaluation = wanted.model_copy(
+        update={"judge_options": joined_options(wanted.judge_options, judge)}
+    )
+    return config.model_copy(
+        update={
+            "evaluation": evaluation,
+            "policy_options": joined_options(config.policy_options, policy),
+        }
+    )
+
+
+@dataclass
+class PreparedEvaluation:
+    """An evaluation whose items, policy, judge and settings were found to be in order. Nothing was sent yet.
+
+    Raises:
+        ConfigError, DataError, LeakError, JudgeError, StoreError, MissingDependency, HubUnreachable: what
+            cannot be; see `recipe.check_before_evaluation`, `load_data`, `check_evaluation`.
+    """
+
+    config: EvaluateRecipe
+    arguments: Arguments
+    data: recipe.Data = field(init=False)
+    _run: recipe.Run | None = field(init=False, default=None)
+    _facts: dict[str, Any] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        recipe.check_before_evaluation(self.config)
+        self.data = recipe.load_data(self.config, dry_run=self.arguments.dry_run)
+        recipe.check_evaluation(self.config, self.data)
+
+    def print_estimate(self) -> None:
+        """Say what it would take. Sends nothing."""
+        recipe.print_estimate(self.config, self.data, times=1)
+
+    def begin(self) -> recipe.Run:
+        """Open the run's folder.
+
+        Raises:
+            RunFolderError: it is of another run, of other data or another policy, or cannot be written.
+        """
+        if self._run is None:
+            self._run = recipe.Run(self.config, self.arguments)
+            self._facts = self._run.record_data(self.data)
+        return self._run
+
+    def run(self) -> Evaluation | None:
+        """Do it, or go on with it, and write the report. None where no part was asked for.
+
+        Raises:
+            RunFolderError: see `begin`.
+            JudgeError, StoreError: no call can succeed, or a budget was spent on the way. What was paid for
+                is in the store.
+        """
+        run = self.begin()
+        for warning in recipe.control_warnings(self.config, self.data):
+            run.say(f"== warning: {warning}")
+        found = run.evaluate("evaluation", run.evaluated_policy(self.data), self.data)
+        run.finish(found, None, self._facts)
+        return found
