@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rows import DIRECT, GOAL, LITERAL, evaluation, failed, row
 
 from xyreward.errors import DataError
-from xyreward.evaluation import Row
+from xyreward.evaluation import Evaluation, Row
 from xyreward.policy import LogProb
 from xyreward.report import SCHEMA, build_report, read_report, to_json, to_markdown
 from xyreward.report_schema import Report, json_schema, keys
+from xyreward.verdict import FOCUS_VALUES, JudgeFailure, Labels
 
 ROOT = Path(__file__).parent.parent
 OLD = ROOT / "tests/data/report-1.json"
@@ -161,3 +164,53 @@ def test_a_report_of_schema_1_is_read_and_shown() -> None:
 def test_what_is_no_report_is_named(text: str, says: str) -> None:
     with pytest.raises(DataError, match=says):
         read_report(text, "run/report.json")
+
+
+# ---------------------------------------------------------------- any rows
+
+LABELS = st.builds(
+    Labels, st.booleans(), st.booleans(), st.sampled_from(FOCUS_VALUES), st.booleans()
+)
+
+
+@st.composite
+def an_item(draw: st.DrawFn, n: int) -> tuple[Row, Row]:
+    """One item as two policies were measured on it, by chance without labels, picks, log-probabilities."""
+    kind = draw(st.sampled_from(["xy", "control"]))
+    shared = {name: draw(st.sampled_from(["a", "b", ""])) for name in ("source", "domain")}
+    cluster = draw(st.sampled_from(["c", f"i{n}"]))
+
+    def one() -> Row:
+        labels = draw(st.one_of(st.none(), LABELS))
+        answer = draw(st.one_of(st.just(""), st.text(max_size=8)))
+        known = draw(st.booleans())
+        return row(
+            f"i{n}", labels, kind, **shared, cluster=cluster, answer=answer, truncated=known,
+            failure=None if labels else asdict(JudgeFailure("refused", "no")),
+            soft_reward=draw(st.floats(0, 1)) if labels else None,
+            better=LogProb(draw(st.floats(-1e3, 0)), 5) if known else None,
+            worse=LogProb(draw(st.floats(-1e3, 0)), 7) if known else None,
+            picked=draw(st.sampled_from([0.0, 0.5, 1.0])) if known else None,
+            picked_first=0.5 if known else None,
+            pick_margin=draw(st.floats(-9, 9)) if known else None,
+        )  # fmt: skip
+
+    return one(), one()
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data(), st.integers(1, 12))
+def test_of_any_rows_a_report_is_valid_shown_and_the_same_from_its_files(
+    data: st.DataObject, n: int
+) -> None:
+    pairs = [data.draw(an_item(i)) for i in range(n)]
+    before, after = (evaluation(*(pair[i] for pair in pairs)) for i in (0, 1))
+    conditions = {"before.oracle": replace(after, parts=("writing",))}
+    text = to_json(build_report(before, after, conditions=conditions, max_failure_rate=0.5))
+    report = read_report(text)
+    page = to_markdown(report)
+    assert "nan" not in page
+    files = [Evaluation.from_jsonl(one.to_jsonl()) for one in (before, after)]
+    again = build_report(*files, conditions=conditions, max_failure_rate=0.5)
+    assert to_json(again) == text
+    assert to_markdown(again) == page

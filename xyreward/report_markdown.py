@@ -105,7 +105,7 @@ def _headline_lines(report: Data) -> list[str]:
         if head.value is None:
             out.append(f"- {name}: {head.why}")
         else:
-            interval = _with_interval(head.value, head.low, head.high, "+.2f", head.why)
+            interval = with_interval(head.value, head.low, head.high, "+.2f", head.why)
             out.append(f"- {name}: {interval}")
     return out
 
@@ -148,9 +148,9 @@ def _main_table(report: Data, two: bool) -> list[str]:
 def _cells(metric: Data, two: bool) -> Row:
     names = _names(two)
     counts = _counts(metric, two)
-    cells = [_title(metric), " / ".join(map(str, counts if len(set(counts)) > 1 else counts[:1]))]
+    cells = [title(metric), " / ".join(map(str, counts if len(set(counts)) > 1 else counts[:1]))]
     for name in names:
-        cells.append(_cell(_estimate(metric[name]), metric["unit"], signed=name == "change"))
+        cells.append(cell(_estimate(metric[name]), metric["unit"], signed=name == "change"))
         bounds = metric["failure_bounds"].get(name)
         if bounds:
             cells[-1] += f" (failures worst/best: {100 * bounds[0]:.0f} to {100 * bounds[1]:.0f})"
@@ -225,7 +225,7 @@ def _label_tests(report: Data) -> list[str]:
     how = "of McNemar's exact test" if alone else "exact, over clusters"
     rows = [
         [
-            _title(_METRICS[test["key"]], unit=False),
+            title(_METRICS[test["key"]], unit=False),
             *(str(test[name]) for name in ("n", "gained", "lost")),
             _p(test["p"]),
             _p(test["p_holm"]),
@@ -259,8 +259,8 @@ def _moved(report: Data) -> list[str]:
             [
                 titles[kind],
                 str(e["accuracy"].n),
-                _cell(e["accuracy"], "%", signed=False),
-                _cell(e["accuracy_per_token"], "%", signed=False),
+                cell(e["accuracy"], "%", signed=False),
+                cell(e["accuracy_per_token"], "%", signed=False),
                 _nats(e["margin"], 2),
                 _nats(e["margin_per_token"], 3),
                 _nats(e["better_change"], 2),
@@ -287,7 +287,7 @@ def _moved(report: Data) -> list[str]:
 
 
 def _nats(estimate: Estimate, digits: int) -> str:
-    return _with_interval(
+    return with_interval(
         estimate.value, estimate.low, estimate.high, f"+.{digits}f", _why(estimate)
     )
 
@@ -300,7 +300,7 @@ def _co_movement(report: Data) -> list[str]:
             str(pair["improved_too"]["n"]),
             _METRICS[pair["second"]].title,
             *(
-                _cell(_estimate(pair[name]), "%", signed=False)
+                cell(_estimate(pair[name]), "%", signed=False)
                 for name in ("improved_too", "improved_otherwise", "worsened")
             ),
         ]
@@ -342,16 +342,16 @@ def _picking_writing(report: Data) -> list[str]:
                 [
                     name if two else "value",
                     str(gap["gap"]["n"]),
-                    _cell(e["picking"], "%", signed=False),
-                    _cell(e["writing"], "%", signed=False),
-                    _cell(e["gap"], "%", signed=True),
-                    _cell(e["picked_though_not_written"], "%", signed=False),
+                    cell(e["picking"], "%", signed=False),
+                    cell(e["writing"], "%", signed=False),
+                    cell(e["gap"], "%", signed=True),
+                    cell(e["picked_though_not_written"], "%", signed=False),
                 ]
             )
     if not rows:
         return []
     if change := _estimate(gaps.get("change")):
-        rows.append(["change", str(change.n), "", "", _cell(change, "%", signed=True), ""])
+        rows.append(["change", str(change.n), "", "", cell(change, "%", signed=True), ""])
     header = [
         "",
         "n",
@@ -432,7 +432,7 @@ def _breakdown(by: str, groups: Sequence[Data], two: bool) -> list[str]:
         f"{'Before → after: change' if two else 'Values'}. n: items with a hidden goal"
         + (" / controls, which the last column is of." if "control_direct" in keys else "."),
         "",
-        *_table(["", "n", *(_title(_METRICS[key]) for key in keys)], rows),
+        *_table(["", "n", *(title(_METRICS[key]) for key in keys)], rows),
     ]
     below = []
     if (more := len(groups) - GROUPS) > 0:
@@ -462,7 +462,7 @@ def _both(metric: Data | None, unit: str, two: bool) -> str:
         return ""
     before = _estimate(metric["before"])
     if not two:
-        return _cell(before, unit, signed=False)
+        return cell(before, unit, signed=False)
     return _told_cell(before, _estimate(metric["after"]), _estimate(metric["change"]), unit)
 
 
@@ -473,7 +473,7 @@ def _told_cell(
         "n/a" if e is None else f"{e.value * (100 if unit == '%' else 1):.0f}"
         for e in (before, after)
     )
-    return f"{' → '.join(values)}: {_cell(change, unit, signed=True)}"
+    return f"{' → '.join(values)}: {cell(change, unit, signed=True)}"
 
 
 def _told(report: Data) -> list[str]:
@@ -489,9 +489,7 @@ def _told(report: Data) -> list[str]:
         if any(metrics):
             n = [str((m["change"] or m["value"] or {}).get("n", 0)) if m else "0" for m in metrics]
             cells = [_told_and_not(m, _METRICS[key].unit) for m in metrics]
-            rows.append(
-                [_title(_METRICS[key]), " / ".join(n if len(set(n)) > 1 else n[:1]), *cells]
-            )
+            rows.append([title(_METRICS[key]), " / ".join(n if len(set(n)) > 1 else n[:1]), *cells])
     names = [c["against"] or plain(c["name"]) if two else "not told → told" for c in told]
     return [
         "## Told the goal",
@@ -507,7 +505,7 @@ def _told_and_not(metric: Data | None, unit: str) -> str:
         return ""
     value, against, change = (_estimate(metric[name]) for name in ("value", "against", "change"))
     if against is None:
-        return _cell(value, unit, signed=False)
+        return cell(value, unit, signed=False)
     return _told_cell(against, value, change, unit)
 
 
@@ -528,7 +526,7 @@ def _references(report: Data) -> list[str]:
                 plain(one["condition"].removeprefix("reference:").replace("_", " ")),
                 str(one["rows"]),
                 *(
-                    _cell(e, _METRICS[k].unit, signed=False) if e else ""
+                    cell(e, _METRICS[k].unit, signed=False) if e else ""
                     for k, e in zip(keys, values, strict=True)
                 ),
             ]
@@ -538,7 +536,7 @@ def _references(report: Data) -> list[str]:
         "",
         "What the judge says of the items' own answers: what a perfect and a literal policy would get.",
         "",
-        *_table(["", "n", *(_title(_METRICS[key]) for key in keys)], rows),
+        *_table(["", "n", *(title(_METRICS[key]) for key in keys)], rows),
     ]
 
 
@@ -553,7 +551,7 @@ def _noise(report: Data) -> list[str]:
                     f"{name}, {_label(label['label'])}" if two else _label(label["label"]),
                     str(label["n"]),
                     f"{label['votes']:.1f}",
-                    _cell(_estimate(label["share"]), "%", signed=False)
+                    cell(_estimate(label["share"]), "%", signed=False)
                     if label["share"]
                     else "all votes alike",
                     "" if mean is None else f"{100 * mean:.0f}",
@@ -633,7 +631,7 @@ def _estimate(data: Data | None) -> Estimate | None:
     return Estimate(**data) if data else None
 
 
-def _title(metric: Any, *, unit: bool = True) -> str:
+def title(metric: Any, *, unit: bool = True) -> str:
     """Title, unit and direction of a metric, or of its entry in a report."""
     title, of, better = (
         (metric[name] if isinstance(metric, Mapping) else getattr(metric, name))
@@ -643,7 +641,8 @@ def _title(metric: Any, *, unit: bool = True) -> str:
     return f"{title}{f', {of}' if unit and of else ''}{arrow}"
 
 
-def _cell(estimate: Estimate | None, unit: str, *, signed: bool) -> str:
+def cell(estimate: Estimate | None, unit: str, *, signed: bool) -> str:
+    """A number with its interval in the unit of its metric; signed: as a change."""
     if estimate is None:
         return "n/a"
     scale = 100 if unit == "%" else 1
@@ -651,7 +650,7 @@ def _cell(estimate: Estimate | None, unit: str, *, signed: bool) -> str:
     spec = f"{'+' if signed else ''}.{digits}f"  # "-0" tells that 0 is within
     low = None if estimate.low is None else estimate.low * scale
     high = None if estimate.high is None else estimate.high * scale
-    return _with_interval(estimate.value * scale, low, high, spec, _why(estimate))
+    return with_interval(estimate.value * scale, low, high, spec, _why(estimate))
 
 
 def _why(estimate: Estimate) -> str:
@@ -659,9 +658,10 @@ def _why(estimate: Estimate) -> str:
     return f"{estimate.n} {estimate.why}" if estimate.why == "all alike" else estimate.why
 
 
-def _with_interval(
+def with_interval(
     value: float, low: float | None, high: float | None, spec: str, why: str = ""
 ) -> str:
+    """`35 [30, 40]` with each number formatted by `spec`; `why` where there is no interval."""
     if low is None or high is None:
         interval = "no interval" + f": {why}" * bool(why)
     else:
