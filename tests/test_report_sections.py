@@ -305,6 +305,15 @@ def test_reference_answers_stand_in_a_table_of_their_own() -> None:
     assert bounds["misconception"] == [7 / 8, 1.0]
 
 
+def test_notes_of_conditions_say_whose_they_are_unless_they_are_of_all() -> None:
+    bare = evaluation(*(replace(r, picked=0.5) for r in of("ll")), parts=("writing", "picking"))
+    (note,) = bare.notes
+    assert note.startswith("2 of 2 items have no pair of reference answers")
+    alone = build_report(BEFORE, conditions={"reference.literal": bare})
+    assert alone["notes"] == [f"reference.literal: {note}"]
+    assert build_report(bare, conditions={"reference.literal": bare})["notes"] == [note]
+
+
 def test_a_condition_of_another_judge_is_refused() -> None:
     other = evaluation(*of("g"), parts=("writing",), judge="another")
     with pytest.raises(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, get_args
 
@@ -113,13 +113,7 @@ def build_report(
         },
         "judge_noise": {name: found for name, (found, _) in noise.items()},
         "published": Published.load().to_report({r.source for r in before.rows if r.kind == "xy"}),
-        "notes": _once(
-            [
-                *(note for one in evaluations.values() for note in one.notes),
-                *(f"{name}: {note}" for name, one in others.items() for note in one.notes),
-                *(why for _, why in noise.values() if why),
-            ]
-        ),
+        "notes": _notes(evaluations, others) + [why for _, why in noise.values() if why],
         "facts": {**(facts or {}), **_calibration(before)},
     }
 
@@ -130,8 +124,13 @@ def _items(evaluation: Evaluation) -> dict[str, int]:
     return {kind: kinds[kind] for kind in KINDS}
 
 
-def _once(notes: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(notes))
+def _notes(evaluations: Mapping[str, Evaluation], others: Mapping[str, Evaluation]) -> list[str]:
+    """Each once; those of conditions, unless they are of all, with whose they are."""
+    found = dict.fromkeys(note for one in evaluations.values() for note in one.notes)
+    own = [
+        f"{name}: {note}" for name, one in others.items() for note in one.notes if note not in found
+    ]
+    return [*found, *own]
 
 
 def _calibration(evaluation: Evaluation) -> dict[str, str]:
