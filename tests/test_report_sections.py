@@ -292,6 +292,7 @@ def test_reference_answers_stand_in_a_table_of_their_own() -> None:
     assert [c["condition"] for c in report["conditions"][1:]] == [
         "reference:goal_focused", "reference:direct",
     ]  # fmt: skip
+    assert [c["against"] for c in report["conditions"]] == [None] * 3
     page = to_markdown(report)
     first, second = table(page, "Reference answers")
     assert first[:2] == ["goal focused", "8"]

@@ -301,7 +301,8 @@ class Condition(_Strict):
     """Something that was judged: the policies, a policy that was told the goal, reference answers."""
 
     name: str
-    """`before`, `after`, or the file in the run folder without `.jsonl`."""
+    """`before` (of a single policy its file is `evaluation.jsonl`), `after`, `before.oracle`, `after.oracle`,
+    `reference.<kind of answer>`."""
     condition: str
     """`writing`; `oracle`: the policy was told the goal; `reference:<kind of answer>`."""
     policy: str
