@@ -74,8 +74,8 @@ def test_the_report_takes_its_place_once(tmp_path: Path, pairs: PairSet) -> None
     write_card(tmp_path, card(Mark("owner/base"), pairs), Mark("owner/base"))
     assert "None yet." in (tmp_path / "README.md").read_text()
     for figures in ("first", "second"):
-        add_report(tmp_path, f"# Held-out evaluation\n\n{figures}\n")
+        add_report(tmp_path, f"# Held-out evaluation\n\n{figures}\n\n## By source\n\nmore\n")
     text = (tmp_path / "README.md").read_text()
-    assert text.endswith("\n## Held-out evaluation\n\nsecond\n")
+    assert text.endswith("\n## Held-out evaluation\n\nsecond\n\n### By source\n\nmore\n")
     assert "None yet." not in text
     assert text.count("## Held-out evaluation") == 1

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from xyreward.evaluation import Evaluation
+from xyreward.report import build_report, read_report, to_json, to_markdown
 from xyreward.testing.fake_api import FakeAPI
 
 ROOT = Path(__file__).parent.parent
@@ -108,7 +110,7 @@ def test_what_is_beside_the_trained_policy_names_no_folder_and_has_the_report(
         assert str(run.parent).encode() not in file.read_bytes(), file.name
     card = (run / "adapter/README.md").read_text()
     table = (run / "report.md").read_text().partition("Headline")[2].partition("## Facts")[0]
-    assert table.strip() in card
+    assert table.strip().replace("\n## ", "\n### ") in card
     assert "- steps: 4" in card
 
 
@@ -138,6 +140,19 @@ def test_the_table_is_printed_and_training_changed_the_policy(
     assert report["implicit_reward"]["xy"]["margin"]["value"] != 0
     assert report["facts"]["steps"] == 4
     assert report["judge"] == "local"
+
+
+def test_the_report_follows_from_the_files_beside_it(finished: tuple[Path, str, str]) -> None:
+    run, _, _ = finished
+    text = (run / "report.json").read_text("utf-8")
+    report = read_report(text)
+    assert [c["name"] for c in report["conditions"]] == ["before", "after"]
+    before, after = (
+        Evaluation.from_jsonl((run / f"{name}.jsonl").read_text("utf-8"))
+        for name in ("before", "after")
+    )
+    assert to_json(build_report(before, after, facts=report["facts"])) == text
+    assert to_markdown(report) == (run / "report.md").read_text("utf-8")
 
 
 def test_a_second_run_into_the_folder_is_refused(finished: tuple[Path, str, str]) -> None:

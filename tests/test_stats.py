@@ -412,6 +412,16 @@ def test_the_paired_interval_covers_the_true_change_in_about_95_of_100_studies(
     assert 180 <= covered <= 198
 
 
+def test_tiny_values_have_the_interval_of_large_ones() -> None:
+    large = [0.0, 1.0, 3.0, 0.0, 2.0, 5.0]
+    found, expected = mean([1e-200 * v for v in large]), mean(large)
+    assert found is not None
+    assert expected is not None
+    assert found.low is not None
+    assert expected.low is not None
+    assert found.low / 1e-200 == pytest.approx(expected.low)
+
+
 def test_values_that_are_all_but_equal_are_as_uncertain_as_equal_ones() -> None:
     """A level of 0.00 [0.00, 0.00] beside its change of +0.00 [-0.45, +0.45] would be two stories."""
     equal, nearly = mean([0.0] * 5, bounds=(0, 1)), mean([0, 0, 0.001, 0, 0.002], bounds=(0, 1))

@@ -8,8 +8,8 @@ Not here: the metrics themselves (`evaluation.py`).
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -57,12 +57,21 @@ def breakdown(
     by: Dimension,
     keys: Sequence[str] = KEYS,
     few: int = FEW,
+    whole: Sequence[Line] = (),
     seed: int = 0,
 ) -> list[Group]:
     """The metrics of every group; with two evaluations also their paired changes.
 
     Groups with fewer than `few` clusters are pooled into one, which comes last (kinds are not: their
     metrics have nothing in common). The others come by size, then by name.
+
+    Args:
+        by: what the items of a group share.
+        keys: of the metrics.
+        few: clusters below which a group is pooled, and a metric not shown.
+        whole: what `measure` gave of all items. A group that has all items of a metric takes its line from
+            there, so that one figure does not get two intervals.
+        seed: of the resampling.
 
     Raises:
         ValueError: the evaluations are not comparable, or there is no such metric.
@@ -81,6 +90,8 @@ def breakdown(
     groups: list[tuple[str | None, list[int]]] = [(name, positions[name]) for name in large]
     if small:
         groups.append((None, sorted(i for name in small for i in positions[name])))
+    lines_of_all = {line.metric.key: line for line in whole}
+    everywhere = Counter(row.kind for row in before.rows)
     found = []
     for group, where in groups:
         old = _only(before, where)
@@ -93,17 +104,30 @@ def breakdown(
             measured = {r.cluster for r in old.rows if metric.kind in (None, r.kind)}
             if measured:
                 (enough if len(measured) >= few else too_few).append(metric)
+        here = Counter(row.kind for row in old.rows)
+        lines = {
+            metric.key: lines_of_all[metric.key]
+            for metric in enough
+            if metric.key in lines_of_all and _of(metric, here) == _of(metric, everywhere)
+        }
+        rest = [metric for metric in enough if metric.key not in lines]
+        lines |= {line.metric.key: line for line in measure(old, new, metrics=rest, seed=seed)}
         found.append(
             Group(
                 name=group,
-                items=len(where),
+                items=len({row.item_id for row in old.rows}),
                 clusters=_clusters(before, where),
-                lines=tuple(measure(old, new, metrics=enough, seed=seed)),
+                lines=tuple(lines[metric.key] for metric in enough if metric.key in lines),
                 too_few=tuple(metric.key for metric in too_few),
                 pooled=tuple(small) if group is None else (),
             )
         )
     return found
+
+
+def _of(metric: Metric, rows: Mapping[ItemKind, int]) -> int:
+    """How many rows the metric is about, of those there are of each kind."""
+    return sum(rows.values()) if metric.kind is None else rows.get(metric.kind, 0)
 
 
 def _clusters(evaluation: Evaluation, where: Sequence[int]) -> int:

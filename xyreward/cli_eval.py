@@ -112,7 +112,8 @@ def evaluate(
     wanted = load_config(EvaluateRecipe, config, [*overrides, *(settings or ())])
     plain = {name: str(v) if isinstance(v, Path) else v for name, v in options.items()}
     job = PreparedEvaluation(
-        with_options(wanted, plain), Arguments(config or Path("options"), resume=True)
+        with_options(wanted, plain),
+        Arguments(config or Path("options"), resume=True, dry_run=dry_run),
     )
     if dry_run:
         job.print_estimate()

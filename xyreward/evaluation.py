@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial as partially
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from xyreward.answering import (
     PARTS,
@@ -47,7 +47,7 @@ from xyreward.policy import Answer, LogProb
 from xyreward.prices import without_url
 from xyreward.reward import Reward
 from xyreward.scoring import Score, score
-from xyreward.stats import Column, Estimate, mean, means
+from xyreward.stats import Column, Estimate, means
 
 OPTIONS = ("A", "B")
 
@@ -785,31 +785,8 @@ def column(metric: Metric, evaluation: Evaluation) -> list[float | None]:
     return [value(row) if kind in (None, row.kind) else None for row in evaluation.rows]
 
 
-Key = tuple[str, int]
-"""An answer: the item's id, and which of its answers."""
-
-
-def _key(row: Row) -> Key:
+def _key(row: Row) -> tuple[str, int]:
     return row.item_id, row.answer_index
-
-
-def _values(metric: Metric, evaluation: Evaluation) -> dict[Key, float]:
-    return {
-        _key(row): value
-        for row in evaluation.rows
-        if metric.kind in (None, row.kind) and (value := metric.value(row)) is not None
-    }
-
-
-def _mean(
-    values: Mapping[Key, float],
-    evaluation: Evaluation,
-    bounds: tuple[float, float] | None,
-    seed: int,
-) -> Estimate | None:
-    cluster = {_key(row): row.cluster for row in evaluation.rows}
-    names = [cluster[key] for key in values]
-    return mean(list(values.values()), names, bounds=bounds, expand=True, seed=seed)
 
 
 def check_comparable(before: Evaluation, after: Evaluation) -> None:
@@ -851,38 +828,43 @@ def implicit_reward(
 ) -> ImplicitReward | None:
     """The change from `before` to `after` in log-probabilities; None where none were measured."""
     check_comparable(before, after)
-    better: dict[Key, tuple[float, float]] = {}
-    worse: dict[Key, tuple[float, float]] = {}
+    changes: list[_Change | None] = []
     for old, new in zip(before.rows, after.rows, strict=True):
         if old.kind != kind or not (old.better and new.better and old.worse and new.worse):
+            changes.append(None)
             continue
-        better[_key(old)] = _change(old.better, new.better)
-        worse[_key(old)] = _change(old.worse, new.worse)
-    if not better:
-        return None
+        better, worse = _change(old.better, new.better), _change(old.worse, new.worse)
+        changes.append(_Change(*better, *worse))
 
-    def gap(i: int) -> dict[Key, float]:
-        return {key: better[key][i] - worse[key][i] for key in better}
+    def column(
+        value: Callable[[_Change], float], bounds: tuple[float, float] | None = None
+    ) -> Column:
+        return Column([None if c is None else value(c) for c in changes], bounds)
 
-    def wins(gaps: Mapping[Key, float]) -> dict[Key, float]:
-        return {key: _wins(value) for key, value in gaps.items()}
-
-    def estimate(
-        values: Mapping[Key, float], bounds: tuple[float, float] | None = None
-    ) -> Estimate:
-        result = _mean(values, after, bounds, seed)
-        assert result is not None  # `better` is not empty
-        return result
-
-    return ImplicitReward(
-        kind=kind,
-        accuracy=estimate(wins(gap(0)), (0, 1)),
-        accuracy_per_token=estimate(wins(gap(1)), (0, 1)),
-        margin=estimate(gap(0)),
-        margin_per_token=estimate(gap(1)),
-        better_change=estimate({key: value[0] for key, value in better.items()}),
-        worse_change=estimate({key: value[0] for key, value in worse.items()}),
+    estimates = means(
+        [
+            column(lambda c: _wins(c.better - c.worse), (0, 1)),
+            column(lambda c: _wins(c.better_per_token - c.worse_per_token), (0, 1)),
+            column(lambda c: c.better - c.worse),
+            column(lambda c: c.better_per_token - c.worse_per_token),
+            column(lambda c: c.better),
+            column(lambda c: c.worse),
+        ],
+        [row.cluster for row in before.rows],
+        expand=True,
+        seed=seed,
     )
+    found = [estimate for estimate in estimates if estimate is not None]
+    return ImplicitReward(kind, *found) if found else None
+
+
+class _Change(NamedTuple):
+    """Of the log-probabilities of one item's two reference answers, in nats."""
+
+    better: float
+    better_per_token: float
+    worse: float
+    worse_per_token: float
 
 
 def _change(old: LogProb, new: LogProb) -> tuple[float, float]:
@@ -982,38 +964,72 @@ def failure_bounds_of_change(
 
 def headline(evaluation: Evaluation, *, max_failure_rate: float = 0.05, seed: int = 0) -> Headline:
     """One number that a policy which ignores the query cannot push above 0. See `Headline`."""
-    if "writing" not in evaluation.parts:
-        return Headline(None, why="n/a: writing was not evaluated")
-    served, direct = (_values(metric, evaluation) for metric in metrics_of(HEADLINE_PARTS))
-    for failed in failures(evaluation):
-        if failed.rate > max_failure_rate:
-            return Headline(
-                None,
-                why=f"n/a: {failed.rate:.1%} of judgements on {failed.kind} items failed, "
-                f"more than max_failure_rate={max_failure_rate:.1%}",
-            )
-    if not direct:
-        return Headline(None, why="n/a: no controls; add {source: mini, kinds: [control]} to items")
-    if not served:
-        return Headline(None, why="n/a: no items with a hidden goal (kind xy); add some to items")
-    return _sum(
-        _mean(served, evaluation, (0, 1), seed), _mean(direct, evaluation, (0, 1), seed), -1
-    )
+    lines = measure(evaluation, metrics=metrics_of(HEADLINE_PARTS), seed=seed)
+    return headlines(lines, evaluation, max_failure_rate=max_failure_rate)["before"]
 
 
 def headline_change(
     before: Evaluation, after: Evaluation, *, max_failure_rate: float = 0.05, seed: int = 0
 ) -> Headline:
     """The change of the headline, in [-2, 2], from paired differences by item."""
-    for evaluation in (before, after):
-        if (one := headline(evaluation, max_failure_rate=max_failure_rate)).value is None:
-            return Headline(None, why=one.why)
-    changes = []
-    for metric in metrics_of(HEADLINE_PARTS):
-        old, new = _values(metric, before), _values(metric, after)
-        paired = {key: new[key] - old[key] for key in old if key in new}
-        changes.append(_mean(paired, after, (-1, 1), seed))
-    return _sum(changes[0], changes[1], 0)
+    lines = measure(before, after, metrics=metrics_of(HEADLINE_PARTS), seed=seed)
+    return headlines(lines, before, after, max_failure_rate=max_failure_rate)["change"]
+
+
+def headlines(
+    lines: Sequence[Line],
+    before: Evaluation,
+    after: Evaluation | None = None,
+    *,
+    max_failure_rate: float = 0.05,
+) -> dict[str, Headline]:
+    """The headline of each policy and its change, from what `measure` gave of the same evaluations.
+
+    Nothing is drawn anew, so that the headline's interval is made of the intervals of its two lines.
+
+    Returns:
+        `before`; with two evaluations also `after` and `change`.
+    """
+    known = {line.metric.key: line for line in lines}
+    served, direct = (known.get(key) for key in HEADLINE_PARTS)
+
+    def one(name: str, evaluation: Evaluation) -> Headline:
+        first: Estimate | None = getattr(served, name, None)
+        second: Estimate | None = getattr(direct, name, None)
+        if why := _why_none(evaluation, first, second, max_failure_rate):
+            return Headline(None, why=why)
+        return _sum(first, second, -1)
+
+    found = {"before": one("before", before)}
+    if after is not None:
+        found["after"] = one("after", after)
+        without = next((h for h in found.values() if h.value is None), None)
+        found["change"] = without or _sum(
+            served.change if served else None, direct.change if direct else None, 0
+        )
+    return found
+
+
+def _why_none(
+    evaluation: Evaluation,
+    served: Estimate | None,
+    direct: Estimate | None,
+    max_failure_rate: float,
+) -> str:
+    """Why an evaluation has no headline; empty where it has one."""
+    if "writing" not in evaluation.parts:
+        return "n/a: writing was not evaluated"
+    for failed in failures(evaluation):
+        if failed.rate > max_failure_rate:
+            return (
+                f"n/a: {failed.rate:.1%} of judgements on {failed.kind} items failed, "
+                f"more than max_failure_rate={max_failure_rate:.1%}"
+            )
+    if direct is None:
+        return "n/a: no controls; add {source: mini, kinds: [control]} to items"
+    if served is None:
+        return "n/a: no items with a hidden goal (kind xy); add some to items"
+    return ""
 
 
 def _sum(first: Estimate | None, second: Estimate | None, offset: float) -> Headline:

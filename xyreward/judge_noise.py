@@ -74,7 +74,7 @@ def judge_noise(
     rows: list[tuple[Row, ...]] = [
         group
         for group in zip(*(e.rows for e in evaluations), strict=True)
-        if kind in (None, group[0].kind)
+        if kind in (None, group[0].kind) and sum(map(_number_of_votes, group)) >= 2
     ]
     found = []
     for label in LABELS:
@@ -83,13 +83,11 @@ def judge_noise(
         for group in rows:
             counts = sum((_votes(row, label) for row in group), np.zeros(_values(label)))
             k = float(counts.sum())
-            if k < 2:
-                continue
             within = k - float(counts @ counts) / k  # k times the sum of p(1 - p)
             totals.append([within, k - 1, *counts.tolist()])
             clusters.append(group[0].cluster)
         if not totals:
-            continue
+            break
         k = float(sum(sum(t[2:]) for t in totals)) / len(totals)
         share = of_totals(totals, _share, clusters, expand=True, seed=seed)
         of_mean = None
@@ -112,11 +110,16 @@ def _values(label: Label) -> int:
     return len(FOCUS_VALUES) if label == "focus" else 2
 
 
+def _number_of_votes(row: Row) -> int:
+    """0 where judging failed."""
+    return int(row.verdict.get("votes", 1)) if row.verdict else 0
+
+
 def _votes(row: Row, label: Label) -> Floats:
     """Votes per value of the label; all 0 where judging failed."""
+    k = _number_of_votes(row)
     if not row.verdict:
         return np.zeros(_values(label))
-    k = int(row.verdict.get("votes", 1))
     # One vote says its label: its p may be a fitted head's estimate.
     shares: Any = row.verdict["p"][label] if k > 1 else row.verdict[label]
     if label != "focus":

@@ -149,7 +149,12 @@ def add_report(folder: Path, page: str) -> None:
             return
         before, found, _ = file.read_text("utf-8").partition(f"\n{EVALUATION}\n")
         if found:
-            lines = [line for line in page.splitlines() if not line.startswith("# ")]
+            # One level deeper, as the card has a heading for all of it. No text from data begins a line.
+            lines = [
+                f"#{line}" if line.startswith("##") else line
+                for line in page.splitlines()
+                if not line.startswith("# ")
+            ]
             file.write_text(f"{before}{found}\n{_text(lines)}\n", "utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RunFolderError(f"{file}: cannot be written ({error})") from error

@@ -1,37 +1,43 @@
-"""report.json and report.md: what was measured, on what, by whom, with intervals.
+"""report.json: what was measured, on what, by whom, with intervals; every key is in `report_schema.py`.
 
-Text from data never enters the Markdown table; answers are in the run folder's JSONL.
+Not here: the page (`report_markdown.py`), what a statistic is (`evaluation.py`, `paired.py`,
+`breakdown.py`, `judge_noise.py`).
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, get_args
 
+from xyreward.breakdown import Dimension, Group, breakdown, failure_rates
 from xyreward.calibrate import covered_by
+from xyreward.errors import DataError
 from xyreward.evaluation import (
-    METRICS,
     Evaluation,
-    Headline,
-    ImplicitReward,
     Line,
+    Metric,
+    Row,
     failure_bounds,
     failure_bounds_of_change,
     failures,
-    headline,
-    headline_change,
+    headlines,
     implicit_reward,
     measure,
 )
 from xyreward.items import ItemKind
-from xyreward.markdown import code, plain
-from xyreward.published import Band, Published, beside_of_report
+from xyreward.judge_noise import judge_noise
+from xyreward.paired import CoMovement, co_movement, gap_change, label_tests, picking_writing_gap
+from xyreward.published import Published
+from xyreward.report_markdown import EXPLAINED, to_markdown
 from xyreward.stats import Estimate
+from xyreward.strict_json import parse_json
 
-SCHEMA = 1
-EXPLAINED = "xyreward's docs/report.md"
+__all__ = ["EXPLAINED", "SCHEMA", "build_report", "read_report", "to_json", "to_markdown"]
+
+SCHEMA = 2
 KINDS: tuple[ItemKind, ...] = ("xy", "control")
 
 
@@ -46,42 +52,85 @@ def build_report(
 ) -> dict[str, Any]:
     """Everything that is known of one policy, or of two and their difference, as JSON-ready data.
 
+    Nothing in it depends on anything but the arguments: the same rows give the same bytes.
+
     Args:
-        conditions: what was evaluated besides: `before.oracle`, `reference.goal_focused`, ...
+        before, after: what the policies write, prefer and pick.
+        conditions: what else was judged, by name of its file without `.jsonl`: `before.oracle`,
+            `after.oracle` (the policy was told the goal), `reference.<kind of answer>`. Of one judge with
+            one rubric, as before and after are.
         facts: what to record beside the figures (hashes, versions, what was trained on).
+        max_failure_rate: share of failed judgements above which there is no headline.
+        seed: of all resampling.
+
+    Raises:
+        ValueError: before and after, or a condition and the others, are not comparable.
     """
     lines = measure(before, after, seed=seed)
-    evaluations = {"before": before, **({"after": after} if after else {})}
-    noted = [*evaluations.values(), *(conditions or {}).values()]
-    headlines = {
-        name: headline(e, max_failure_rate=max_failure_rate, seed=seed)
-        for name, e in evaluations.items()
-    }
-    if after:
-        headlines["change"] = headline_change(
-            before, after, max_failure_rate=max_failure_rate, seed=seed
-        )
+    evaluations = {"before": before} if after is None else {"before": before, "after": after}
+    others = dict(conditions or {})
+    heads = headlines(lines, before, after, max_failure_rate=max_failure_rate)
+    # Where nothing failed no metric has bounds, and looking row by row would take a tenth of the time.
+    failed = any(row.failure for one in evaluations.values() for row in one.rows)
+    noise = {name: _noise(one, seed) for name, one in evaluations.items()}
     return {
         "schema": SCHEMA,
         "policies": {name: e.policy for name, e in evaluations.items()},
         "judge": before.judge,
         "rubric_version": before.rubric_version,
-        "items": {kind: sum(r.kind == kind for r in before.rows) for kind in KINDS},
-        "headline": {name: asdict(value) for name, value in headlines.items()},
-        "metrics": [_line(line, before, after) for line in lines],
+        "items": _items(before),
+        "headline": {name: asdict(value) for name, value in heads.items()},
+        "metrics": [_line(line, before, after, failed=failed) for line in lines],
+        "label_tests": [
+            {"key": t.metric.key, "title": t.metric.title, "kind": t.metric.kind}
+            | {name: getattr(t, name) for name in ("n", "gained", "lost", "p", "p_rows", "p_holm")}
+            for t in (label_tests(before, after) if after else ())
+        ],
+        "co_movement": [
+            _co_movement(c) for c in (co_movement(before, after, seed=seed) if after else ())
+        ],
+        "picking_writing_gap": {name: _gap(name, e, lines, seed) for name, e in evaluations.items()}
+        | ({"change": _estimate(gap_change(before, after, seed=seed))} if after else {}),
         "implicit_reward": {
-            kind: _implicit(implicit_reward(before, after, kind, seed=seed))
+            kind: asdict(moved)
+            if (moved := implicit_reward(before, after, kind, seed=seed))
+            else None
             for kind in KINDS
             if after is not None
         },
-        "failures": {
-            name: [{**asdict(f), "by_kind": dict(f.by_kind), "rate": f.rate} for f in failures(e)]
+        "breakdown": {
+            by: [_group(g) for g in breakdown(before, after, by=by, whole=lines, seed=seed)]
+            for by in get_args(Dimension)
+        },
+        "conditions": [
+            _condition(name, one, evaluations, lines, seed)
+            for name, one in {**evaluations, **others}.items()
+        ],
+        "failures": {name: _failures(e) for name, e in evaluations.items()},
+        "failure_rates": {
+            name: [asdict(rates) for rates in failure_rates(e, seed=seed)]
             for name, e in evaluations.items()
         },
+        "judge_noise": {name: found for name, (found, _) in noise.items()},
         "published": Published.load().to_report({r.source for r in before.rows if r.kind == "xy"}),
-        "notes": list(dict.fromkeys(note for evaluation in noted for note in evaluation.notes)),
+        "notes": _notes(evaluations, others) + [why for _, why in noise.values() if why],
         "facts": {**(facts or {}), **_calibration(before)},
     }
+
+
+def _items(evaluation: Evaluation) -> dict[str, int]:
+    """How many different items there are of each kind; an item may have several rows."""
+    kinds = Counter(kind for _, kind in {(row.item_id, row.kind) for row in evaluation.rows})
+    return {kind: kinds[kind] for kind in KINDS}
+
+
+def _notes(evaluations: Mapping[str, Evaluation], others: Mapping[str, Evaluation]) -> list[str]:
+    """Each once; those of conditions, unless they are of all, with whose they are."""
+    found = dict.fromkeys(note for one in evaluations.values() for note in one.notes)
+    own = [
+        f"{name}: {note}" for name, one in others.items() for note in one.notes if note not in found
+    ]
+    return [*found, *own]
 
 
 def _calibration(evaluation: Evaluation) -> dict[str, str]:
@@ -90,24 +139,29 @@ def _calibration(evaluation: Evaluation) -> dict[str, str]:
     return {"judge against people": covered_by(evaluation.judge, evaluation.rubric_version)}
 
 
-def _line(line: Line, before: Evaluation, after: Evaluation | None) -> dict[str, Any]:
+def _metric(metric: Metric) -> dict[str, Any]:
+    names = ("key", "title", "kind", "part", "better", "unit")
+    return {name: getattr(metric, name) for name in names}
+
+
+def _estimates(line: Line) -> dict[str, Any]:
+    return {name: _estimate(getattr(line, name)) for name in ("before", "after", "change")}
+
+
+def _line(
+    line: Line, before: Evaluation, after: Evaluation | None, *, failed: bool
+) -> dict[str, Any]:
     metric = line.metric
-    return {
-        "key": metric.key,
-        "title": metric.title,
-        "kind": metric.kind,
-        "part": metric.part,
-        "better": metric.better,
-        "unit": metric.unit,
-        "before": _estimate(line.before),
-        "after": _estimate(line.after),
-        "change": _estimate(line.change),
-        "failure_bounds": {
-            name: failure_bounds(e, metric)
-            for name, e in (("before", before), ("after", after))
-            if e is not None
+    bounds = {"before": failure_bounds(before, metric) if failed else None}
+    if after is not None:
+        bounds |= {
+            "after": failure_bounds(after, metric) if failed else None,
+            "change": failure_bounds_of_change(before, after, metric) if failed else None,
         }
-        | ({"change": failure_bounds_of_change(before, after, metric)} if after else {}),
+    return {
+        **_metric(metric),
+        **_estimates(line),
+        "failure_bounds": {name: list(found) if found else None for name, found in bounds.items()},
     }
 
 
@@ -115,8 +169,144 @@ def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
     return asdict(estimate) if estimate else None
 
 
-def _implicit(value: ImplicitReward | None) -> dict[str, Any] | None:
-    return asdict(value) if value else None
+def _told_before(
+    estimate: Estimate | None, key: str, name: str, lines: Sequence[Line]
+) -> Estimate | None:
+    """The main table's estimate where this one is of all its rows: one figure, one interval.
+
+    It would differ a little, since an interval's draws are ordered by all columns that are drawn together.
+    """
+    of_all = next((getattr(line, name, None) for line in lines if line.metric.key == key), None)
+    return of_all if estimate and of_all and estimate.n == of_all.n else estimate
+
+
+def _gap(
+    name: str, evaluation: Evaluation, lines: Sequence[Line], seed: int
+) -> dict[str, Any] | None:
+    gap = picking_writing_gap(evaluation, seed=seed)
+    if gap is None:
+        return None
+    return {
+        **asdict(gap),
+        "picking": _estimate(_told_before(gap.picking, "picking", name, lines)),
+        "writing": _estimate(_told_before(gap.writing, "focus_intended", name, lines)),
+    }
+
+
+def _co_movement(found: CoMovement) -> dict[str, Any]:
+    said = {1: "improved", 0: "unchanged", -1: "worse"}
+    shares = ("improved_too", "worsened", "improved_otherwise", "correlation")
+    return {
+        "first": found.first.key,
+        "second": found.second.key,
+        "table": {
+            name: {other: found.table[x, y] for y, other in said.items()}
+            for x, name in said.items()
+        },
+        **{name: _estimate(getattr(found, name)) for name in shares},
+    }
+
+
+def _group(group: Group) -> dict[str, Any]:
+    return {
+        "name": group.name,
+        "items": group.items,
+        "clusters": group.clusters,
+        "metrics": [{"key": line.metric.key, **_estimates(line)} for line in group.lines],
+        "too_few": list(group.too_few),
+        "pooled": list(group.pooled),
+    }
+
+
+def _failures(evaluation: Evaluation) -> list[dict[str, Any]]:
+    return [{**asdict(f), "by_kind": dict(f.by_kind), "rate": f.rate} for f in failures(evaluation)]
+
+
+def _noise(evaluation: Evaluation, seed: int) -> tuple[list[dict[str, Any]], str]:
+    """The judge's part of each label's variance; or none, and why not."""
+    try:
+        return [asdict(label) for label in judge_noise([evaluation], seed=seed)], ""
+    except ValueError as error:  # a panel whose members give probabilities and no votes
+        return [], f"no judge noise: {error}"
+
+
+# ---------------------------------------------------------------- conditions
+
+
+def _condition(
+    name: str,
+    evaluation: Evaluation,
+    evaluations: Mapping[str, Evaluation],
+    main: Sequence[Line],
+    seed: int,
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": name,
+        "condition": _kind_of_condition(name, evaluation),
+        "policy": evaluation.policy,
+        "parts": list(evaluation.parts),
+        "items": _items(evaluation),
+        "rows": len(evaluation.rows),
+        "against": None,
+        "metrics": [],
+        "failures": [],
+    }
+    if name in evaluations:
+        return found
+    before = evaluations["before"]
+    for what in ("judge", "rubric_version"):
+        a, b = getattr(before, what), getattr(evaluation, what)
+        if a != b:
+            raise ValueError(f"before and {name} differ in {what}: {a!r} and {b!r}")
+    judged = replace(evaluation, parts=("writing",))
+    against = name.partition(".")[0] if found["condition"] == "oracle" else ""
+    written = _same_rows(evaluations[against], judged) if against in evaluations else None
+    if written is None:
+        lines = [Line(line.metric, None, line.before) for line in measure(judged, seed=seed)]
+    else:
+        lines = measure(written, judged, seed=seed)
+    return {
+        **found,
+        "against": against if written is not None else None,
+        "metrics": [
+            {
+                **_metric(line.metric),
+                "value": _estimate(line.after),
+                "against": _estimate(_told_before(line.before, line.metric.key, against, main)),
+                "change": _estimate(line.change),
+                "failure_bounds": list(bounds)
+                if (bounds := failure_bounds(judged, line.metric))
+                else None,
+            }
+            for line in lines
+        ],
+        "failures": _failures(judged),
+    }
+
+
+def _kind_of_condition(name: str, evaluation: Evaluation) -> str:
+    told: str = getattr(evaluation, "condition", "writing")
+    if told != "writing":
+        return told
+    first, _, rest = name.partition(".")
+    if first == "reference" and rest:
+        return f"reference:{rest}"
+    return rest or "writing"
+
+
+def _same_rows(written: Evaluation, judged: Evaluation) -> Evaluation | None:
+    """What was written without being told the goal, of the rows that there are; None where some lack."""
+    known = {_row(row): row for row in written.rows}
+    if not all(_row(row) in known for row in judged.rows):
+        return None
+    return replace(written, rows=tuple(known[_row(row)] for row in judged.rows), parts=("writing",))
+
+
+def _row(row: Row) -> tuple[str, int]:
+    return row.item_id, row.answer_index
+
+
+# ---------------------------------------------------------------- files
 
 
 def to_json(report: Mapping[str, Any]) -> str:
@@ -124,217 +314,57 @@ def to_json(report: Mapping[str, Any]) -> str:
     return json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-# ---------------------------------------------------------------- Markdown
+def read_report(text: str, name: str = "report.json") -> dict[str, Any]:
+    """A report of this version or an earlier one, checked; what an earlier one lacks is there and empty.
 
+    Args:
+        text: of the file.
+        name: of the file, for messages.
 
-def to_markdown(report: Mapping[str, Any]) -> str:
-    """The report as a page: headline, table, what was moved, failures, facts."""
-    two = "after" in report["policies"]
-    counts = report["items"]
-    out = [
-        "# Held-out evaluation",
-        "",
-        f"{counts['xy']} items with a hidden goal, {counts['control']} controls. "
-        + (
-            f"Judge: {code(report['judge'])} ({code(report['rubric_version'])}). "
-            if report["judge"]
-            else ""
+    Raises:
+        DataError: it is no report; the message says what was found where.
+    """
+    from pydantic import ValidationError
+
+    from xyreward.report_schema import Report
+
+    try:
+        report = parse_json(text)
+    except ValueError as error:
+        raise DataError([f"{name}: is no JSON ({error}), expected a report"]) from None
+    version = report.get("schema") if isinstance(report, dict) else None
+    if version not in (1, SCHEMA) or isinstance(version, bool):
+        raise DataError(
+            [
+                f"{name}: schema is {version!r}, expected 1 or {SCHEMA}; a report of a later version needs "
+                "that version of xyreward"
+            ]
         )
-        + "Brackets are 95 % intervals over clusters of items (BCa bootstrap, expanded for few clusters)"
-        + ("; changes are paired by item." if two else "."),
-        "",
-        "; ".join(
-            f"{name if two else 'policy'}: {code(policy)}"
-            for name, policy in report["policies"].items()
-        )
-        + ".",
-        "",
-    ]
-    out += [*_headline_lines(report), ""]
-    header = ["", "n", "before", "after", "change"] if two else ["", "n", "value"]
-    published = report.get("published")
-    bands = beside_of_report(published)
-    if bands:
-        header.append("published range, %")
-    out += ["| " + " | ".join(header) + " |", "|---|" + "---:|" * (len(header) - 1)]
-    for kind in (*KINDS, None):
-        rows = [m for m in report["metrics"] if m["kind"] == kind]
-        if rows:
-            heading = {"xy": "**items with a hidden goal**", "control": "**controls**"}.get(
-                str(kind), "**all items**"
-            )
-            out.append("| " + " | ".join([heading] + [""] * (len(header) - 1)) + " |")
-            for m in rows:
-                row = _table_row(m, two)
-                if bands:
-                    row += f" {bands.get(m['key'], '')} |"
-                out.append(row)
-    out.append("")
-    if two and any(len(set(_counts(m, two))) > 1 for m in report["metrics"]):
-        out += [
-            "Where n is three numbers: measured before / after / both times. Changes are over the items that "
-            "were measured both times, so they can differ from after minus before.",
-            "",
-        ]
-    if published:
-        out += [_published_line(published, report["judge"]), ""]
-    implicit = {k: v for k, v in report["implicit_reward"].items() if v}
-    if implicit:
-        out += [*_implicit_lines(implicit), ""]
-    out += _failure_lines(report)
-    out += [f"- {plain(note)}" for note in report["notes"]]
-    out += [f"- every row is explained in {EXPLAINED}"]
-    if report["facts"]:
-        out += ["", "## Facts", ""]
-        out += [f"- {plain(k)}: {_fact(v)}" for k, v in report["facts"].items()]
-    return "\n".join(out).rstrip() + "\n"
+    if version == 1:
+        report = _of_schema_1(report)
+    try:
+        Report.model_validate(report)
+    except ValidationError as error:
+        raise DataError(
+            [
+                f"{name}: {'.'.join(map(str, e['loc']))}: {e['msg']}"
+                for e in error.errors(include_url=False, include_context=False)
+            ]
+        ) from None
+    return dict(report)
 
 
-def _headline_lines(report: Mapping[str, Any]) -> list[str]:
-    out = [
-        "Headline, P(intended solution and focus | hidden goal) + P(direct answer | control) - 1, "
-        "in [-1, 1]; a policy that ignores the query cannot exceed 0:",
-        "",
-    ]
-    for name, value in report["headline"].items():
-        head = Headline(**value)
-        name = name if len(report["headline"]) > 1 else "value"
-        if head.value is None:
-            out.append(f"- {name}: {head.why}")
-        else:
-            interval = _with_interval(head.value, head.low, head.high, "+.2f", head.why)
-            out.append(f"- {name}: {interval}")
-    return out
-
-
-def _table_row(metric: Mapping[str, Any], two: bool) -> str:
-    cells = [_title(metric)]
-    names = _names(two)
-    estimates = [Estimate(**metric[name]) if metric[name] else None for name in names]
-    counts = _counts(metric, two)
-    cells.append(" / ".join(map(str, counts if len(set(counts)) > 1 else counts[:1])))
-    for name, estimate in zip(names, estimates, strict=True):
-        cells.append(_cell(estimate, metric["unit"], signed=name == "change"))
-        bounds = metric["failure_bounds"].get(name)
-        if bounds:
-            cells[-1] += f" (failures worst/best: {100 * bounds[0]:.0f} to {100 * bounds[1]:.0f})"
-    return "| " + " | ".join(cells) + " |"
-
-
-def _names(two: bool) -> tuple[str, ...]:
-    return ("before", "after", "change") if two else ("before",)
-
-
-def _counts(metric: Mapping[str, Any], two: bool) -> list[int]:
-    """Rows behind each figure: they differ where a judge failed, or an answer's focus is `neither`."""
-    return [metric[name]["n"] if metric[name] else 0 for name in _names(two)]
-
-
-def _title(metric: Mapping[str, Any]) -> str:
-    arrow = {"higher": " ↑", "lower": " ↓"}.get(metric["better"], "")
-    unit = f", {metric['unit']}" if metric["unit"] else ""
-    return f"{metric['title']}{unit}{arrow}"
-
-
-def _cell(estimate: Estimate | None, unit: str, *, signed: bool) -> str:
-    if estimate is None:
-        return "n/a"
-    scale = 100 if unit == "%" else 1
-    digits = 2 if unit == "" else 0
-    spec = f"{'+' if signed else ''}.{digits}f"
-    low = None if estimate.low is None else estimate.low * scale
-    high = None if estimate.high is None else estimate.high * scale
-    return _with_interval(estimate.value * scale, low, high, spec, _why(estimate))
-
-
-def _why(estimate: Estimate) -> str:
-    """Why an estimate has no interval; without bounds n equal values tell nothing of the next one."""
-    return f"{estimate.n} {estimate.why}" if estimate.why == "all alike" else estimate.why
-
-
-def _with_interval(
-    value: float, low: float | None, high: float | None, spec: str, why: str = ""
-) -> str:
-    if low is None or high is None:
-        interval = "no interval" + f": {why}" * bool(why)
-    else:
-        interval = f"{low:{spec}}, {high:{spec}}"
-    return f"{value:{spec}} [{interval}]"
-
-
-def _published_line(published: Mapping[str, Any], judge: str | None) -> str:
-    """Where the published ranges come from, and whether they may be compared with the table."""
-    by = (
-        f"published in the paper of {plain(published['source'])}, judge {plain(published['judge'])}"
-    )
-    if beside_of_report(published):
-        yours = f"yours is {code(judge)}" if judge else "here nothing was judged"
-        return (
-            f"Published range: over models (five; picking: six) on {plain(published['beside'])}, "
-            f"{by}; {yours}. "
-            "Figures of different judges compare only as far as the judges were found to agree."
-        )
-    titles = {metric.key: metric.title for metric in METRICS}
-    ranges: dict[str, list[str]] = {}
-    for band in (Band(**b) for b in published["bands"]):
-        ranges.setdefault(f"{band.over} on {band.items}", []).append(
-            f"{titles[band.metric]} {band}"
-        )
-    return (
-        "For orientation, not for comparison: other items and another judge. In %, "
-        + by
-        + ": "
-        + "; ".join(f"{over}: {', '.join(values)}" for over, values in ranges.items())
-        + "."
-    )
-
-
-def _implicit_lines(implicit: Mapping[str, Any]) -> list[str]:
-    out = [
-        "What training moved (change in log-probability, after minus before, of reference answers):",
-        "",
-        "| | n | moved towards the better answer, % | per token, % | margin, nats | margin, nats/token |"
-        " better answer, nats | worse answer, nats |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    titles = {"xy": "goal-focused against literal", "control": "direct against overcorrecting"}
-    for kind, value in implicit.items():
-        e = {name: Estimate(**v) for name, v in value.items() if isinstance(v, Mapping)}
-        cells = [
-            titles[kind],
-            str(e["accuracy"].n),
-            _cell(e["accuracy"], "%", signed=False),
-            _cell(e["accuracy_per_token"], "%", signed=False),
-            _nats(e["margin"], 2),
-            _nats(e["margin_per_token"], 3),
-            _nats(e["better_change"], 2),
-            _nats(e["worse_change"], 2),
-        ]
-        out.append("| " + " | ".join(cells) + " |")
-    return out
-
-
-def _nats(estimate: Estimate, digits: int) -> str:
-    spec = f"+.{digits}f"
-    return _with_interval(estimate.value, estimate.low, estimate.high, spec, _why(estimate))
-
-
-def _failure_lines(report: Mapping[str, Any]) -> list[str]:
-    out = []
-    for name, kinds in report["failures"].items():
-        for f in kinds:
-            reasons = ", ".join(f"{n} {k}" for k, n in sorted(f["by_kind"].items()))
-            out.append(
-                f"- judge failures {name}, {f['kind']} items: {f['failed']} of "
-                f"{f['judged'] + f['failed']} ({f['rate']:.1%})"
-                + (f": {reasons}" if reasons else "")
-            )
-    return out
-
-
-def _fact(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{plain(k)} {plain(v)}" for k, v in value.items()) or "none"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(plain(v) for v in value)
-    return plain(value)
+def _of_schema_1(report: Mapping[str, Any]) -> dict[str, Any]:
+    policies = report.get("policies")
+    names: Sequence[str] = [*policies] if isinstance(policies, Mapping) else []
+    empty: dict[str, Any] = {
+        "label_tests": [],
+        "co_movement": [],
+        "picking_writing_gap": dict.fromkeys([*names, *(["change"] if len(names) > 1 else [])]),
+        "breakdown": {by: [] for by in get_args(Dimension)},
+        "conditions": [],
+        "failure_rates": {name: [] for name in names},
+        "judge_noise": {name: [] for name in names},
+        "published": None,
+    }
+    return {**empty, **report, "schema": SCHEMA}

@@ -418,9 +418,11 @@ def _bca(
         2 * len(resampled)
     )
     influence = (number @ without_one) / number.sum() - without_one
-    spread = float(number @ influence**2)
-    if not 0 < below < 1 or spread == 0:
+    largest = float(np.abs(influence).max())
+    if not 0 < below < 1 or largest == 0:
         return None, None
+    influence /= largest  # acceleration has no unit, and cubes of differences of 1e-200 would be 0
+    spread = float(number @ influence**2)
     acceleration = float(number @ influence**3) / (6 * spread**1.5)
     clusters = float(number.sum())
     upper = (1 + CONFIDENCE) / 2
