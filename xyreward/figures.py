@@ -25,9 +25,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from xyreward.evaluation import Evaluation, Line, measure, metrics_of
 from xyreward.markdown import printable
-from xyreward.paired import Gap, picking_writing_gap
 from xyreward.published import Band, beside_of_report
 from xyreward.self_contained import environment
 from xyreward.stats import Estimate
@@ -58,7 +56,8 @@ class Series:
     """`s0` (before) to `s4`, with ` hollow` where the intended request was given away."""
     lines: Mapping[str, Estimate]
     """Metric key to its figure; what was not measured is not there."""
-    gap: Gap | None = None
+    gap: Mapping[str, Estimate] = field(default_factory=dict)
+    """`picking`, `writing` and `gap`, of `paired.Gap`; empty where no item has both."""
 
 
 @dataclass(frozen=True)
@@ -157,50 +156,54 @@ def page_css() -> str:
 # ---------------------------------------------------------------- what is drawn
 
 
-def series_of(
-    evaluations: Mapping[str, Evaluation],
-    measured: Mapping[str, Sequence[Line]] | None = None,
-    *,
-    seed: int = 0,
-) -> list[Series]:
-    """A row for every evaluation, in their order.
-
-    Args:
-        evaluations: by name: before, after, their conditions, references.
-        measured: by name, where figures are known already; others are measured here.
-        seed: of the intervals, the report's.
-    """
-    found = []
-    further = 0
-    for name, evaluation in evaluations.items():
-        role = name.partition(".")
-        if role[0] == "before":
-            style = "s0"
-        elif role[0] == "after":
-            style = "s1"
-        elif role[0] == "reference":
-            style = "s2"
-        else:
-            style, further = STYLES[3 + further % 2], further + 1
-        keys = [*(key for key, _, _ in GOALS), "picking"]
-        lines = (measured or {}).get(name) or measure(
-            evaluation, metrics=metrics_of(keys), seed=seed
+def series_of(report: Mapping[str, Any]) -> list[Series]:
+    """A row for every policy, condition and reference of which answers were judged, in that order."""
+    found = [
+        Series(
+            name,
+            _style(name),
+            {m["key"]: Estimate(**m[name]) for m in report["metrics"] if m[name]},
+            _gap(report.get("picking_writing_gap", {}).get(name)),
         )
-        found.append(
-            Series(
-                name=role[2].replace("_", " ") + " answers"
-                if role[0] == "reference"
-                else name.replace(".", ", "),
-                style=style + (" hollow" if role[0] != "reference" and role[2] else ""),
-                lines={line.metric.key: line.before for line in lines if line.before},
-                gap=picking_writing_gap(evaluation, seed=seed),
-            )
+        for name in report["policies"]
+    ]
+    found += [
+        Series(
+            _told(condition["name"]),
+            _style(condition["name"]),
+            {m["key"]: Estimate(**m["value"]) for m in condition["metrics"] if m["value"]},
         )
-    return found
+        for condition in report.get("conditions", ())
+        if condition["metrics"]
+    ]
+    keys = [key for key, _, _ in GOALS]
+    return [one for one in found if any(key in one.lines for key in keys)]
 
 
-def goals(series: Sequence[Series], report: Mapping[str, Any]) -> Figure:
-    """Mention, focus on, steer to the intended request: a panel each."""
+def _told(name: str) -> str:
+    """`before.oracle` and `reference.goal_focused` in words."""
+    first, _, rest = name.partition(".")
+    rest = rest.replace("_", " ")
+    if first == "reference":
+        return f"reference: {rest}"
+    return f"{first}, told the goal" if rest == "oracle" else f"{first}, {rest}"
+
+
+def _style(name: str) -> str:
+    first, _, condition = name.partition(".")
+    style = {"before": "s0", "after": "s1", "reference": "s2"}.get(first, "s3")
+    return style + " hollow" * bool(condition and first != "reference")
+
+
+def _gap(gap: Mapping[str, Any] | None) -> Mapping[str, Estimate]:
+    return {name: Estimate(**value) for name, value in (gap or {}).items() if value}
+
+
+def goals(report: Mapping[str, Any]) -> Figure | None:
+    """Mention, focus on, steer to the intended request: a panel each. None where nothing was judged."""
+    series = series_of(report)
+    if not series:
+        return None
     sheet = _Sheet(len(GOALS), low=0, high=100, ticks=(0, 50, 100))
     for i, (_, verb, label) in enumerate(GOALS):
         sheet.title(i, verb, label)
@@ -215,9 +218,9 @@ def goals(series: Sequence[Series], report: Mapping[str, Any]) -> Figure:
     )
 
 
-def picking(series: Sequence[Series], report: Mapping[str, Any]) -> Figure | None:
+def picking(report: Mapping[str, Any]) -> Figure | None:
     """Picking against writing, over items with both; None where nothing was picked."""
-    shown = [(one, one.gap) for one in series if one.gap]
+    shown = [(one, one.gap) for one in series_of(report) if one.gap]
     if not shown:
         return None
     sheet = _Sheet(1, low=0, high=100, ticks=(0, 25, 50, 75, 100))
@@ -226,13 +229,13 @@ def picking(series: Sequence[Series], report: Mapping[str, Any]) -> Figure | Non
     )
     for one, gap in shown:
         sheet.row(one.name, height=ROW + 8)
-        sheet.join(0, gap.writing, gap.picking)
-        sheet.mark(0, gap.writing, one.style, dy=5, said=f"{one.name} writes", text=False)
+        sheet.join(0, gap["writing"], gap["picking"])
+        sheet.mark(0, gap["writing"], one.style, dy=5, said=f"{one.name} writes", text=False)
         sheet.mark(
-            0, gap.picking, one.style, dy=-5, said=f"{one.name} picks", text=False, picks=True
+            0, gap["picking"], one.style, dy=-5, said=f"{one.name} picks", text=False, picks=True
         )
-        sheet.value(0, shown_estimate(gap.gap, signed=True))
-        sheet.say(f"{one.name}, picking minus writing: {shown_estimate(gap.gap, signed=True)}")
+        sheet.value(0, shown_estimate(gap["gap"], signed=True))
+        sheet.say(f"{one.name}, picking minus writing: {shown_estimate(gap['gap'], signed=True)}")
     _published(sheet, report, {"picking": 0, "paper_focus_intended": 0}, named=True)
     return sheet.figure(
         "picking", "Picking the goal-focused answer against writing one, % of items"
@@ -294,6 +297,12 @@ def _published(
         sheet.row(label, quiet=True)
         for band in found:
             sheet.band(panels[band.metric], band, said=label)
+
+
+def drawn(report: Mapping[str, Any]) -> list[Figure]:
+    """All figures for which there is something to draw."""
+    figures = goals(report), picking(report), changes(report)
+    return [figure for figure in figures if figure is not None]
 
 
 def shown_estimate(estimate: Estimate | None, *, signed: bool = False, unit: str = "%") -> str:

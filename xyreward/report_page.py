@@ -25,12 +25,10 @@ from typing import Any
 from markupsafe import Markup
 
 from xyreward import figures
-from xyreward.breakdown import Group, breakdown
 from xyreward.evaluation import Evaluation, Headline, Row
 from xyreward.figures import shown_estimate
 from xyreward.items import Item
 from xyreward.markdown import printable
-from xyreward.paired import LabelTest, label_tests
 from xyreward.published import beside_of_report
 from xyreward.rubric import Grounding
 from xyreward.self_contained import as_script, render
@@ -57,7 +55,6 @@ def write_page(
     evaluations: Mapping[str, Evaluation],
     items: Sequence[Item] = (),
     *,
-    seed: int = 0,
     max_bytes: int = MAX_BYTES,
 ) -> list[Path]:
     """Write `report.html`, where needed its data, and the figures as files.
@@ -68,7 +65,6 @@ def write_page(
         evaluations: `before`, with two policies also `after`; further conditions and references by the names
             of their files (`before.oracle`, `reference.literal`). The first two are shown first.
         items: those that were evaluated, for questions and goals; without one its answers are still shown.
-        seed: of intervals that are not in the report.
         max_bytes: of answers in the page itself.
 
     Returns:
@@ -78,7 +74,7 @@ def write_page(
     known = {item.id: item for item in items}
     parts, starts = _parts(rows, known)
     whole = sum(len(part.encode()) for part in parts) <= max_bytes
-    drawn = _figures(report, evaluations, seed)
+    drawn = figures.drawn(report)
     page = render(
         "report.html.jinja",
         {
@@ -94,7 +90,7 @@ def write_page(
         parts=[Markup(part) for part in parts] if whole else [],  # noqa: S704  # of as_script
         figures={f.name: Markup(f.svg(alone=False)) for f in drawn},  # noqa: S704  # of a template
         answers=len(rows),
-        **_tables(report, evaluations, seed),
+        **_tables(report),
     )
     folder.mkdir(parents=True, exist_ok=True)
     written = [_write(folder / PAGE, page)]
@@ -375,26 +371,9 @@ def _units(text: str) -> int:
 # ---------------------------------------------------------------- tables
 
 
-def _figures(
-    report: Mapping[str, Any], evaluations: Mapping[str, Evaluation], seed: int
-) -> list[figures.Figure]:
-    written = {name: e for name, e in evaluations.items() if "writing" in e.parts}
-    series = figures.series_of(written, seed=seed)
-    drawn = [
-        figures.goals(series, report) if series else None,
-        figures.picking(series, report),
-        figures.changes(report),
-    ]
-    return [figure for figure in drawn if figure is not None]
-
-
-def _tables(
-    report: Mapping[str, Any], evaluations: Mapping[str, Evaluation], seed: int
-) -> dict[str, Any]:
+def _tables(report: Mapping[str, Any]) -> dict[str, Any]:
     two = "after" in report["policies"]
-    before, after = evaluations.get("before"), evaluations.get("after")
-    tests = label_tests(before, after) if before and after else []
-    groups = breakdown(before, after, by="source", seed=seed) if before else []
+    groups = report.get("breakdown", {}).get("source", [])
     return {
         "two": two,
         "policies": [(name, _text(policy)) for name, policy in report["policies"].items()],
@@ -404,8 +383,10 @@ def _tables(
         "headline": [(name, _headline(Headline(**h))) for name, h in report["headline"].items()],
         "metrics": _metrics(report, two),
         "bands": bool(beside_of_report(report.get("published"))),
-        "tests": [_test(test) for test in tests],
-        "sources": _sources(groups, two) if len(groups) > 1 else None,
+        "tests": [_test(test) for test in report.get("label_tests", ())],
+        "sources": _sources(groups, {m["key"]: m["title"] for m in report["metrics"]}, two)
+        if len(groups) > 1
+        else None,
         "implicit": _implicit(report),
         "failures": [
             {"name": name, **f, "reasons": ", ".join(f"{n} {k}" for k, n in f["by_kind"].items())}
@@ -463,44 +444,41 @@ def _with_bounds(cell: str, bounds: Sequence[float] | None) -> tuple[str, str]:
     return cell, f"failures worst/best: {100 * bounds[0]:.0f} to {100 * bounds[1]:.0f}"
 
 
-def _test(test: LabelTest) -> dict[str, str]:
-    return {
-        "title": test.metric.title,
-        "n": str(test.n),
-        "gained": str(test.gained),
-        "lost": str(test.lost),
-        "p": _p(test.p),
-        "p_holm": _p(test.p_holm),
-    }
+def _test(test: Mapping[str, Any]) -> dict[str, Any]:
+    counts = {name: f"{test[name]:,}" for name in ("n", "gained", "lost")}
+    return {"title": test["title"], **counts, "p": _p(test["p"]), "p_holm": _p(test["p_holm"])}
 
 
 def _p(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _sources(groups: Sequence[Group], two: bool) -> dict[str, Any]:
-    keys = dict.fromkeys(line.metric.key for group in groups for line in group.lines)
-    titles = {line.metric.key: line.metric.title for group in groups for line in group.lines}
+def _sources(
+    groups: Sequence[Mapping[str, Any]], titles: Mapping[str, str], two: bool
+) -> dict[str, Any]:
+    """A row for every source, a column for every metric that is shown of any."""
+    keys = list(dict.fromkeys(m["key"] for group in groups for m in group["metrics"]))
     rows = []
     for group in groups:
-        lines = {line.metric.key: line for line in group.lines}
+        lines = {m["key"]: m for m in group["metrics"]}
         cells = []
         for key in keys:
-            line = lines.get(key)
-            cells.append(
-                ("too few" if key in group.too_few else "", "")
-                if line is None
-                else (
-                    shown_estimate(line.after if two else line.before),
-                    shown_estimate(line.change, signed=True) if two else "",
-                )
+            if key not in lines:
+                cells.append(("too few" if key in group["too_few"] else "", ""))
+                continue
+            value, change = (
+                Estimate(**found) if (found := lines[key][name]) else None
+                for name in ("after" if two else "before", "change")
             )
-        name = _text(group.name or "not said") if group.name is not None else ""
+            cells.append(
+                (shown_estimate(value), shown_estimate(change, signed=True) if two else "")
+            )
+        name = "" if group["name"] is None else _text(group["name"]) or "not said"
         rows.append(
             {
-                "name": name or f"{len(group.pooled)} small ones together",
-                "pooled": ", ".join(map(_text, group.pooled)),
-                "items": group.items,
+                "name": name or f"{len(group['pooled'])} small ones together",
+                "pooled": ", ".join(map(_text, group["pooled"])),
+                "items": group["items"],
                 "cells": cells,
             }
         )
