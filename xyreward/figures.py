@@ -33,18 +33,14 @@ from xyreward.stats import Estimate
 GOALS = (
     ("intended_solution", "mentions it", "has an intended solution"),
     ("focus_intended", "focuses on it", "focus intended"),
-    ("paper_focus_intended", "focuses on it, paper's way", "without answers on neither"),
+    ("paper_focus_intended", "of the paper's three", "answers on neither left out"),
     ("misconception", "steers to it", "misconception identified"),
 )
 """Keys of metrics, with what the announcement's verbs and our labels call them."""
 
 WIDTH = 960
-LABEL = 206
 ROW = 24
 HEADING = 26
-VALUE = 84
-LETTERS = 31
-"""Of a row's label: what fits into its width at 12 pixels in any common sans serif."""
 
 
 @dataclass(frozen=True)
@@ -325,17 +321,21 @@ class _Sheet:
 
     def __init__(self, panels: int, *, low: float, high: float, ticks: Iterable[float]) -> None:
         self.low, self.high, self.ticks = low, high, tuple(ticks)
-        room = (WIDTH - LABEL) / panels
-        value = VALUE if panels > 1 else VALUE + 30
+        # One panel leaves room for longer labels and signed values.
+        self.label, value, self.letters = (206, 84, 31) if panels > 1 else (300, 114, 46)
+        room = (WIDTH - self.label) / panels
         self.panels = [
-            (LABEL + i * room + 8, LABEL + (i + 1) * room - value) for i in range(panels)
+            (self.label + i * room + 8, self.label + (i + 1) * room - value) for i in range(panels)
         ]
         self.texts: list[dict[str, Any]] = []
         self.lines: list[dict[str, Any]] = []
         self.bands: list[dict[str, Any]] = []
         self.marks: list[dict[str, Any]] = []
         self.said: list[str] = []
-        self.top = self.y = 62.0
+        self.grid: list[dict[str, Any]] = []
+        self.axis = 52.0 if panels > 1 else 36.0
+        self.top = self.y = 62.0 if panels > 1 else 46.0
+        """Where a block of rows begins, and where the next row will."""
         self.middle = 0.0
 
     def x(self, panel: int, value: float) -> float:
@@ -348,15 +348,7 @@ class _Sheet:
         )
 
     def line(self, css: str, x1: float, y1: float, x2: float, y2: float) -> None:
-        self.lines.append(
-            {
-                "css": css,
-                "x1": round(x1, 1),
-                "y1": round(y1, 1),
-                "x2": round(x2, 1),
-                "y2": round(y2, 1),
-            }
-        )
+        self.lines.append(_line(css, x1, y1, x2, y2))
 
     def say(self, text: str) -> None:
         self.said.append(text)
@@ -368,14 +360,19 @@ class _Sheet:
     def row(self, label: str, *, height: float = ROW, quiet: bool = False) -> None:
         self.middle = self.y + height / 2
         self.y += height
-        self.text(0, self.middle + 4, short(printable(label), LETTERS), "small" if quiet else "")
+        self.text(
+            0, self.middle + 4, short(printable(label), self.letters), "small" if quiet else ""
+        )
 
     def heading(self, text: str) -> None:
+        self.block()
         self.y += HEADING
+        self.top = self.y
         self.text(0, self.y - 7, text, "small")
 
     def rule(self) -> None:
-        self.y += 8
+        self.block()
+        self.y = self.top = self.y + 8
         self.line("rule", 0, self.y, WIDTH, self.y)
 
     def mark(
@@ -418,19 +415,29 @@ class _Sheet:
         self.value(panel, str(band))
         self.say(f"published, {said}: {band}")
 
+    def block(self) -> None:
+        """Draw the grid behind the rows since the last heading."""
+        if self.y > self.top:
+            for panel in range(len(self.panels)):
+                for tick in self.ticks:
+                    x = self.x(panel, tick)
+                    css = "zero" if tick == 0 else "grid"
+                    self.grid.append(_line(css, x, self.top, x, self.y))
+
     def figure(self, name: str, title: str) -> Figure:
-        grid: list[dict[str, Any]] = []
-        lines, self.lines = self.lines, grid
+        self.block()
         for panel in range(len(self.panels)):
             for tick in self.ticks:
-                x = self.x(panel, tick)
-                self.line("zero" if tick == 0 else "grid", x, self.top - 4, x, self.y)
-                self.text(x, self.top - 10, f"{tick:g}", "small", "middle")
-        self.lines = [*grid, *lines]
+                self.text(self.x(panel, tick), self.axis, f"{tick:g}", "small", "middle")
         return Figure(
             name, title, "; ".join(map(printable, self.said)) + ".", WIDTH, round(self.y + 8),
-            self.texts, self.lines, self.bands, self.marks,
+            self.texts, [*self.grid, *self.lines], self.bands, self.marks,
         )  # fmt: skip
+
+
+def _line(css: str, x1: float, y1: float, x2: float, y2: float) -> dict[str, Any]:
+    ends = {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
+    return {"css": css, **{name: round(value, 1) for name, value in ends.items()}}
 
 
 def short(text: str, letters: int) -> str:

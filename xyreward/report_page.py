@@ -428,6 +428,7 @@ def _metrics(report: Mapping[str, Any], two: bool) -> list[dict[str, Any]]:
                     _with_bounds(
                         shown_estimate(e, unit=m["unit"], signed=name == "change"),
                         m["failure_bounds"].get(name),
+                        m["unit"],
                     )
                     for name, e in found.items()
                 ],
@@ -438,10 +439,11 @@ def _metrics(report: Mapping[str, Any], two: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def _with_bounds(cell: str, bounds: Sequence[float] | None) -> tuple[str, str]:
+def _with_bounds(cell: str, bounds: Sequence[float] | None, unit: str) -> tuple[str, str]:
     if not bounds:
         return cell, ""
-    return cell, f"failures worst/best: {100 * bounds[0]:.0f} to {100 * bounds[1]:.0f}"
+    low, high = (f"{100 * end:.0f}" if unit == "%" else f"{end:.2f}" for end in bounds)
+    return cell, f"failures worst/best: {low} to {high}"
 
 
 def _test(test: Mapping[str, Any]) -> dict[str, Any]:
@@ -478,7 +480,7 @@ def _sources(
             {
                 "name": name or f"{len(group['pooled'])} small ones together",
                 "pooled": ", ".join(map(_text, group["pooled"])),
-                "items": group["items"],
+                "size": group["items"],
                 "cells": cells,
             }
         )

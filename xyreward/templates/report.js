@@ -76,8 +76,9 @@ const state = (code) => {
   if (code === -1) return "not evaluated";
   return code === -2 ? "not judged" : `failed: ${failure(code)}`;
 };
+// As in the key below the list.
 const gist = (code) => (code >= 0
-  ? `${stated(code) ? "S" : "·"}${intended(code) ? "I" : "·"}${steers(code) ? "M" : "·"} ${focus(code)}` : state(code));
+  ? `${stated(code) ? "S" : ""}${intended(code) ? "I" : ""}${steers(code) ? "M" : ""} ${focus(code)}`.trim() : state(code));
 
 const value = (column) => (row) => data[column].values[data[column].of[row]];
 const yesNo = (of) => (row) => (code(row) >= 0 ? (of(code(row)) ? "yes" : "no") : "");
