@@ -14,10 +14,8 @@ Not here: figures (`figures.py`), what is measured (`evaluation.py`, `report.py`
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,7 @@ from xyreward.items import Item
 from xyreward.markdown import printable
 from xyreward.published import beside_of_report
 from xyreward.rubric import Grounding
+from xyreward.runs import RunFolder
 from xyreward.self_contained import as_script, render
 from xyreward.stats import Estimate
 from xyreward.verdict import FAILURE_KINDS, FOCUS_VALUES
@@ -50,7 +49,7 @@ GIST = 120
 
 
 def write_page(
-    folder: Path,
+    folder: RunFolder | Path,
     report: Mapping[str, Any],
     evaluations: Mapping[str, Evaluation],
     items: Sequence[Item] = (),
@@ -69,7 +68,13 @@ def write_page(
 
     Returns:
         The files written, the page first.
+
+    Raises:
+        RunFolderError: they cannot be written.
     """
+    if not isinstance(folder, RunFolder):
+        folder.mkdir(parents=True, exist_ok=True)
+        folder = RunFolder(folder)
     rows = _rows(evaluations)
     known = {item.id: item for item in items}
     parts, starts = _parts(rows, known)
@@ -92,44 +97,28 @@ def write_page(
         answers=len(rows),
         **_tables(report),
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    written = [_write(folder / PAGE, page)]
-    written += _write_parts(folder / DATA, [] if whole else parts)
+    written = [folder.write(PAGE, page)]
+    written += _write_parts(folder, [] if whole else parts)
     for figure in drawn:
-        written.append(_write(folder / FIGURES / f"{figure.name}.svg", [figure.svg()]))
+        written.append(folder.write(f"{FIGURES}/{figure.name}.svg", figure.svg()))
         if (png := figure.png()) is not None:
-            written.append(_write(folder / FIGURES / f"{figure.name}.png", [png]))
+            written.append(folder.write(f"{FIGURES}/{figure.name}.png", png))
     return written
 
 
-def _write(target: Path, pieces: Iterable[str | bytes]) -> Path:
-    """A file that is there whole or not at all."""
-    target.parent.mkdir(exist_ok=True)
-    handle, made = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".partial")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            for piece in pieces:
-                stream.write(piece if isinstance(piece, bytes) else piece.encode())
-        Path(made).chmod(0o644)  # mkstemp lets nobody else read it
-        Path(made).replace(target)
-    except BaseException:
-        Path(made).unlink(missing_ok=True)
-        raise
-    return target
-
-
-def _write_parts(folder: Path, parts: Sequence[str]) -> list[Path]:
+def _write_parts(folder: RunFolder, parts: Sequence[str]) -> list[Path]:
     """The folder of data; parts of an earlier page go."""
     written = [
-        _write(folder / f"part-{n}.js", [f"xyrewardPart({n},", part, ");\n"])
+        folder.write(f"{DATA}/part-{n}.js", [f"xyrewardPart({n},", part, ");\n"])
         for n, part in enumerate(parts)
     ]
-    if folder.is_dir():
-        for old in folder.iterdir():
+    data = folder.path / DATA
+    if data.is_dir():
+        for old in data.iterdir():
             if re.fullmatch(r"part-\d+\.js", old.name) and old not in written:
                 old.unlink()
-        if not written and not any(folder.iterdir()):
-            folder.rmdir()
+        if not any(data.iterdir()):
+            data.rmdir()
     return written
 
 

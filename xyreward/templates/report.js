@@ -80,6 +80,7 @@ const state = (code) => {
 const gist = (code) => (code >= 0
   ? `${stated(code) ? "S" : ""}${intended(code) ? "I" : ""}${steers(code) ? "M" : ""} ${focus(code)}`.trim() : state(code));
 
+const control = (row) => value("kind")(row) === "control";
 const value = (column) => (row) => data[column].values[data[column].of[row]];
 const yesNo = (of) => (row) => (code(row) >= 0 ? (of(code(row)) ? "yes" : "no") : "");
 const picked = (row) => {
@@ -124,9 +125,9 @@ const FILTERS = [
   ["stated", "stated solution", yesNo(stated)],
   ["intended", "intended solution", yesNo(intended)],
   ["focus", "focus", (row) => focus(code(row))],
-  ["steers", "misconception identified", yesNo(steers)],
+  ["steers", "misconception identified or invented", yesNo(steers)],
   ["picked", "picks the better answer", picked],
-  ["kind", "kind of item", (row) => (value("kind")(row) === "control" ? "control" : "hidden goal")],
+  ["kind", "kind of item", (row) => (control(row) ? "control" : "hidden goal")],
   ["source", "source", value("source")],
   ["domain", "domain", value("domain")],
   ["language", "language", value("language")],
@@ -352,7 +353,7 @@ async function whole() {
   }
   if (mine !== turn || found[at] !== row) return;
   remember(row);
-  const facts = [value("kind")(row) === "control" ? "control" : "hidden goal", value("source")(row), value("domain")(row),
+  const facts = [control(row) ? "control" : "hidden goal", value("source")(row), value("domain")(row),
     value("language")(row), data.nth[row] ? `answer ${data.nth[row] + 1}` : ""];
   const sides = [other(), shown()].filter((policy) => policy >= 0);
   const cells = sides.map((policy) => texts.answers[policy]);
@@ -409,7 +410,7 @@ function side(policy, row, cell, before, compared) {
     return box;
   }
   if (cell.failure) box.append(make("p", { class: "notice warn", dir: "auto" }, `No verdict, ${failure(mine)}: ${cell.failure[1]}`));
-  if (mine >= 0) box.append(labels(mine, before));
+  if (mine >= 0) box.append(labels(row, mine, before));
   if (cell.text === undefined) box.append(make("p", { class: "quiet" }, "Nothing was written: only picking or preference was evaluated."));
   else if (!cell.text.trim()) box.append(make("p", { class: "empty" }, "An empty answer."));
   else box.append(make("div", { class: "text", dir: "auto" }, ...(compared || marked(cell))));
@@ -421,7 +422,7 @@ function side(policy, row, cell, before, compared) {
   return box;
 }
 
-function labels(mine, before) {
+function labels(row, mine, before) {
   const out = make("ul", { class: "labels" });
   const add = (text, yes, was) => {
     const item = make("li", { class: `${yes ? "yes" : "no"}${was === null ? "" : " changed"}` }, text);
@@ -434,7 +435,9 @@ function labels(mine, before) {
       add(`focus: ${focus(mine)}`, true, was);
     } else {
       const was = before !== null && before >= 0 && of(before) !== of(mine) ? (of(before) ? "yes" : "no") : null;
-      add(of(mine) ? `✓ ${name}` : `✗ no ${name}`, of(mine), was);
+      // Of a control it is one that is not there.
+      const said = of === steers && control(row) ? "misconception invented" : name;
+      add(of(mine) ? `✓ ${said}` : `✗ no ${said}`, of(mine), was);
     }
   }
   return out;
@@ -477,7 +480,7 @@ function details(policy, row, cell) {
     ? `stated ${cell.p[0]}, intended ${cell.p[1]}, misconception ${cell.p[2]}, this focus ${cell.p[3]}` : "";
   const length = data.lengths[policy][row];
   const share = data.picked[policy][row];
-  const better = value("kind")(row) === "control" ? "direct" : "goal-focused";
+  const [better, worse] = control(row) ? ["direct", "overcorrecting"] : ["goal-focused", "literal"];
   const pairs = [
     ["reward", cell.reward === undefined ? "" : cell.reward.toFixed(2)],
     ["judge's P", p],
@@ -486,7 +489,7 @@ function details(policy, row, cell) {
     ["odd", (cell.flags || []).join(", ")],
     ["length", length < 0 ? "" : `${number.format(length)} characters${cell.tokens === undefined ? "" : `, ${number.format(cell.tokens)} tokens`}${cell.truncated ? ", cut off" : ""}`],
     ["picks", share === null ? "" : `the ${better} answer ${{ 0: "never", 0.5: "in one of two orders", 1: "in both orders" }[share]}${cell.margin === undefined ? "" : `, margin ${cell.margin} nats`}`],
-    ["prefers", cell.prefers === undefined ? "" : `the ${better} answer by ${cell.prefers} nats per token`],
+    ["prefers", cell.prefers === undefined ? "" : `the ${cell.prefers < 0 ? worse : better} answer by ${Math.abs(cell.prefers)} nats per token`],
     ["reply", cell.raw || ""],
   ];
   for (const [key, text] of pairs) {
