@@ -20,6 +20,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from string import Template
 from typing import Any
 
@@ -31,10 +32,10 @@ from xyreward.self_contained import environment
 from xyreward.stats import Estimate
 
 GOALS = (
-    ("intended_solution", "mentions it", "has an intended solution"),
-    ("focus_intended", "focuses on it", "focus intended"),
-    ("paper_focus_intended", "of the paper's three", "answers on neither left out"),
-    ("misconception", "steers to it", "misconception identified"),
+    ("intended_solution", "mentions it", "intended solution, %"),
+    ("focus_intended", "focuses on it", "focus intended, %"),
+    ("paper_focus_intended", "of the paper's three", "focus neither left out, %"),
+    ("misconception", "steers to it", "misconception identified, %"),
 )
 """Keys of metrics, with what the announcement's verbs and our labels call them."""
 
@@ -85,16 +86,29 @@ class Figure:
         ) + "\n"  # fmt: skip
 
     def png(self, *, scale: float = 2.0) -> bytes | None:
-        """The figure as PNG, `scale` pixels per unit; None where the extra `figures` is not installed."""
-        if importlib.util.find_spec("resvg_py") is None:
-            return None
-        import resvg_py
+        """The figure as PNG, `scale` pixels per unit.
 
-        return bytes(
-            resvg_py.svg_to_bytes(
-                svg_string=self.svg(), zoom=scale, font_family="DejaVu Sans", background="white"
-            )
-        )
+        None where the extra `figures` is not installed, or the machine has no font: resvg would leave
+        out all words without saying so.
+        """
+        return _render(self.svg(), scale) if can_render() else None
+
+
+@cache
+def can_render() -> bool:
+    """Whether there is a renderer, and whether it finds a font."""
+    if importlib.util.find_spec("resvg_py") is None:
+        return False
+    ns = "http://www.w3.org/2000/svg"
+    word = f'<svg xmlns="{ns}" width="40" height="20"><text y="15">x</text></svg>'
+    return _render(word, 1) != _render(word.replace("x</", "</"), 1)
+
+
+def _render(svg: str, scale: float) -> bytes:
+    import resvg_py
+
+    # Wherever the families of the figure are missing, any sans serif will do.
+    return resvg_py.svg_to_bytes(svg_string=svg, zoom=scale, font_family="DejaVu Sans")
 
 
 # ---------------------------------------------------------------- colours
