@@ -179,7 +179,7 @@ def series_of(report: Mapping[str, Any]) -> list[Series]:
     ]
     found += [
         Series(
-            _told(condition["name"]),
+            told(condition["name"]),
             _style(condition["name"]),
             {m["key"]: Estimate(**m["value"]) for m in condition["metrics"] if m["value"]},
         )
@@ -190,7 +190,7 @@ def series_of(report: Mapping[str, Any]) -> list[Series]:
     return [one for one in found if any(key in one.lines for key in keys)]
 
 
-def _told(name: str) -> str:
+def told(name: str) -> str:
     """`before.oracle` and `reference.goal_focused` in words."""
     first, _, rest = name.partition(".")
     rest = rest.replace("_", " ")

@@ -186,7 +186,7 @@ def _index(
         turns = _turns(items.get(entry.item_id))
         gists.append((turns[-1][1] if turns else _text(row.answer or ""))[:GIST])
     return {
-        "names": [name.replace(".", ", ") for name in evaluations],
+        "names": [figures.told(name) for name in evaluations],
         "policies": [_text(e.policy) for e in evaluations.values()],
         "failures": list(FAILURE_KINDS),
         "focus": list(FOCUS_VALUES),
