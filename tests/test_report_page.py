@@ -1,4 +1,4 @@
-"""report.html in a headless Chromium: figures and answers are there, and nothing in them runs or leaves it."""
+"""report.html in a headless Chromium: figures and answers are there, and nothing in them runs or leaks."""
 
 import html
 import json
@@ -182,7 +182,7 @@ def test_texts_of_the_data_neither_open_nor_close_an_element(tmp_path: Path) -> 
 
 def test_half_a_surrogate_pair_is_no_obstacle(tmp_path: Path) -> None:
     one = evaluation(row("\ud800", GOAL, answer="\udfff"))
-    assert "\\\\udfff" in written(tmp_path, {"before": one}, [make_item(id="\ud800")])
+    assert "\\\\udfff" in written(tmp_path, {"before": one})
 
 
 def test_rewards_of_0_and_1_answers_that_were_cut_and_missing_rows_survive(tmp_path: Path) -> None:
@@ -353,7 +353,8 @@ def test_filters_choose_answers_and_say_how_many(show: Show) -> None:
 def test_the_search_reads_questions_answers_reasons_and_ids(show: Show) -> None:
     seen = show()
     for wanted, expected in (
-        ("QUERY 3", "i3"), ("words of i2", "i2"), ("why so", "i0"), ("late", "i3"), ("I7", "i7"), ("nowhere", ""),
+        ("QUERY 3", "i3"), ("words of i2", "i2"), ("why so", "i0"), ("late", "i3"), ("I7", "i7"),
+        ("nowhere", ""),
     ):  # fmt: skip
         seen.search(wanted)
         assert seen.listed() == expected.split(), wanted
@@ -450,8 +451,8 @@ def test_an_address_names_what_is_shown(show: Show, browser: Any) -> None:  # no
 
 @BROWSER
 def test_answers_that_are_too_many_lie_beside_the_page_and_come_when_asked_for(
-    browser: Any,
-    tmp_path: Path,  # noqa: F811
+    browser: Any,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     long = [row(f"i{i}", GOAL, answer=f"answer {i} {'x' * 15_000}") for i in range(200)]
     text = written(tmp_path, {"before": evaluation(*long)}, max_bytes=1_000_000)
@@ -494,7 +495,7 @@ def test_answers_that_are_too_many_lie_beside_the_page_and_come_when_asked_for(
 
 @BROWSER
 def test_nothing_but_the_pages_own_script_loads_a_script(
-    browser: Any,
+    browser: Any,  # noqa: F811
     tmp_path: Path,
     trap: tuple[str, list[str]],  # noqa: F811
 ) -> None:
@@ -523,9 +524,12 @@ def test_hostile_answers_run_nothing_ask_for_nothing_and_are_shown_as_they_are(s
         assert name.endswith(str(place))
         assert one.answer is not None
         if place < 9:  # nothing in these that is shown as an escape
-            assert seen.run(
-                "return document.querySelector('#answer .side .text').textContent"
-            ).startswith(one.answer)
+            shown = seen.run(
+                "const text = document.querySelector('#answer .side .text').cloneNode(true);"
+                "for (const number of text.querySelectorAll('sup')) number.remove();"
+                "return text.textContent"
+            )
+            assert shown == one.answer
         assert seen.count(elements) == 0
         assert seen.run("return document.documentElement.scrollWidth - innerWidth") <= 0
         seen.press("d")
@@ -533,7 +537,6 @@ def test_hostile_answers_run_nothing_ask_for_nothing_and_are_shown_as_they_are(s
         seen.press("d", "j")
         if place < len(evaluations["before"].rows) - 1:
             seen.until(f"document.querySelector('#answer h3').textContent !== {json.dumps(name)}")
-    assert "10,000 more characters are in the run folder's JSONL" in seen.text("#answer") or True
     assert seen.count("body script") == 3
     assert seen.count("iframe, img, form, base, object, embed") == 0
     assert seen.count("a") == 1  # to the answers
@@ -589,7 +592,8 @@ def test_every_control_has_a_label_and_every_part_a_name(show: Show) -> None:
         const all = (what, named) =>
           [...document.querySelectorAll(what)].filter((e) => !named(e)).length;
         return all("input, select", (e) => e.labels.length)
-          + all("svg", (e) => document.getElementById(e.getAttribute("aria-labelledby").split(" ")[1]).textContent)
+          + all("svg", (e) => e.getAttribute("aria-labelledby").split(" ")
+            .every((id) => document.getElementById(id).textContent))
           + all("button", (e) => e.textContent.trim())
           + all("[tabindex='0']", (e) => e.getAttribute("aria-label"));
     """)

@@ -194,6 +194,8 @@ def told(name: str) -> str:
     """`before.oracle` and `reference.goal_focused` in words."""
     first, _, rest = name.partition(".")
     rest = rest.replace("_", " ")
+    if not rest:
+        return first
     if first == "reference":
         return f"reference: {rest}"
     return f"{first}, told the goal" if rest == "oracle" else f"{first}, {rest}"

@@ -326,7 +326,7 @@ def _cell(row: Row) -> dict[str, Any]:
     return {
         name: value
         for name, value in cell.items()
-        if value is not None and value is not False and value != "" and value != []
+        if name == "text" or (value is not None and value is not False and value not in ("", []))
     }
 
 

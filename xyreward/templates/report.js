@@ -321,6 +321,10 @@ function show() {
     reveal();
     drawList();
     list.setAttribute("aria-activedescendant", `entry-${at}`);
+  } else {
+    list.removeAttribute("aria-activedescendant");
+    list.replaceChildren(room);
+    drawn = "";
   }
   whole();
 }
