@@ -16,6 +16,7 @@ from test_page import BROWSER, CONTRAST, Shown, browser, trap  # noqa: F401  # t
 
 from xyreward.evaluation import Evaluation, Row
 from xyreward.items import Item
+from xyreward.paired import picking_writing_gap
 from xyreward.policy import LogProb
 from xyreward.report import build_report
 from xyreward.report_page import MAX_TEXT, write_page
@@ -553,21 +554,49 @@ def test_marks_that_turn_the_direction_or_steer_a_terminal_are_shown_as_escapes(
 
 @BROWSER
 def test_headline_tables_and_figures_stand_above_the_answers(show: Show) -> None:
-    seen = show()
+    def sections(report: dict[str, Any]) -> None:
+        gaps = {name: picking_writing_gap(one) for name, one in two().items()}
+        report["picking_writing_gap"] = {name: asdict(gap) for name, gap in gaps.items() if gap}
+        estimate = {"value": 0.25, "low": 0.1, "high": 0.4, "n": 8, "why": ""}
+        metric = {"key": "intended_solution", "before": estimate, "after": estimate}
+        report["breakdown"] = {
+            "source": [
+                {
+                    "name": name, "items": 4, "clusters": 4, "pooled": pooled,
+                    "metrics": [{**metric, "change": estimate}], "too_few": [],
+                }
+                for name, pooled in (("forum", []), (None, ["a", "b"]))
+            ]
+        }  # fmt: skip
+        report["label_tests"] = [
+            {"title": "focus intended", "n": 8, "gained": 2, "lost": 0, "p": 0.0004, "p_holm": 0.5}
+        ]
+
+    seen = show(change=sections)
     assert seen.text("h1") == "What training changed"
     assert "Judge failures after, items with a hidden goal: 1 of 6" in seen.text("main section")
     assert "max_failure_rate" in seen.text("dl.headline")  # 1 of 6 is too many
     for name in ("goals", "picking", "changes"):
-        assert seen.run(
-            "return document.querySelector(arguments[0]).getBBox().height > 30",
-            f"svg:has(#{name}-title)",
-        )
+        height = "return document.querySelector(arguments[0]).getBoundingClientRect().height"
+        assert seen.run(height, f"svg:has(#{name}-title)") > 80
     table = seen.text("[aria-labelledby=metrics] table")
     assert "intended solution, % ↑" in table
     assert "failures worst/best: 33 to 50" in table
-    alone = show({"before": two()["before"]})
-    assert alone.text("h1") == "What the policy does"
-    assert alone.count("#changes-title") == 0
+    assert "forum\t4\t25 [10, 40]\n+25 [+10, +40]" in seen.text("[aria-labelledby=sources] table")
+    assert "2 small ones together" in seen.text("[aria-labelledby=sources] table")
+    assert "focus intended\t8\t2\t0\t< 0.001\t0.500" in seen.text("[aria-labelledby=changes] table")
+
+
+@BROWSER
+def test_a_policy_alone_has_neither_changes_nor_differences(show: Show) -> None:
+    seen = show({"before": two()["before"]})
+    assert seen.text("h1") == "What the policy does"
+    assert seen.count("#changes-title, #differences") == 0
+    assert seen.count("#goals-title") == 1
+    for name in ("shown", "other", "change"):
+        assert seen.run(
+            "return document.querySelector(arguments[0]).hidden", f"[for=filter-{name}]"
+        )
 
 
 @BROWSER
