@@ -108,7 +108,8 @@ def _render(svg: str, scale: float) -> bytes:
     import resvg_py
 
     # Wherever the families of the figure are missing, any sans serif will do.
-    return resvg_py.svg_to_bytes(svg_string=svg, zoom=scale, font_family="DejaVu Sans")
+    png = resvg_py.svg_to_bytes(svg_string=svg, zoom=scale, font_family="DejaVu Sans")
+    return bytes(png)
 
 
 # ---------------------------------------------------------------- colours

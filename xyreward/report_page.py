@@ -373,9 +373,7 @@ def _tables(report: Mapping[str, Any]) -> dict[str, Any]:
         "metrics": _metrics(report, two),
         "bands": bool(beside_of_report(report.get("published"))),
         "tests": [_test(test) for test in report.get("label_tests", ())],
-        "sources": _sources(groups, {m["key"]: m["title"] for m in report["metrics"]}, two)
-        if len(groups) > 1
-        else None,
+        "sources": _sources(groups, {m["key"]: m["title"] for m in report["metrics"]}, two),
         "implicit": _implicit(report),
         "failures": [
             {"name": name, **f, "reasons": ", ".join(f"{n} {k}" for k, n in f["by_kind"].items())}
@@ -446,9 +444,11 @@ def _p(value: float) -> str:
 
 def _sources(
     groups: Sequence[Mapping[str, Any]], titles: Mapping[str, str], two: bool
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
     """A row for every source, a column for every metric that is shown of any."""
     keys = list(dict.fromkeys(m["key"] for group in groups for m in group["metrics"]))
+    if len(groups) < 2 or not keys:
+        return None  # one source, or none with enough items
     rows = []
     for group in groups:
         lines = {m["key"]: m for m in group["metrics"]}
