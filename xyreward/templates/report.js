@@ -264,6 +264,7 @@ async function search(left, wanted, current) {
     const of = partOf(row);
     if (of !== n) {
       n = of;
+      for (let ahead = n + 1; ahead < Math.min(n + 6, data.starts.length); ahead += 1) part(ahead);
       texts = await part(n);
       byId("count").textContent = `searching: part ${number.format(n + 1)} of ${number.format(data.starts.length)}`;
       if (n % 4 === 3) await pause(0);  // keys and clicks come in between
