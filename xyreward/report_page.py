@@ -215,7 +215,8 @@ def _code(row: Row | None) -> int:
     if v is None:
         return UNJUDGED
     bits = (v["has_stated_solution"], v["has_intended_solution"], v["identifies_misconception"])
-    return sum(bit << i for i, bit in enumerate(bits)) + (FOCUS_VALUES.index(v["focus"]) << 3)
+    focus: int = FOCUS_VALUES.index(v["focus"])
+    return sum(int(bit) << i for i, bit in enumerate(bits)) + (focus << 3)
 
 
 def _soft(row: Row | None) -> float | None:
