@@ -3,6 +3,7 @@
 import html
 import json
 import os
+import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -154,7 +155,12 @@ def hostile() -> tuple[dict[str, Evaluation], list[Item]]:
             **asdict(GOAL), "reason": text, "flags": [text[:100]],
             "suggestions": [{"quote": text, "serves": "both", "reason": text}],
         }  # fmt: skip
-        fields = {"source": text[:100], "domain": text[:100], "language": text[:20], "answer": text}
+        fields: dict[str, Any] = {
+            "source": text[:100],
+            "domain": text[:100],
+            "language": text[:20],
+            "answer": text,
+        }
         rows.append(row(name, GOAL, **fields, soft_reward=0.5))
         rows[-1] = replace(rows[-1], verdict=verdict)
         if i % 3 == 2:
@@ -397,6 +403,39 @@ def test_all_of_two_unlike_texts_is_different(show: Show) -> None:
     seen.until("document.querySelector('#answer del')")
     assert seen.text("#answer del") == texts[0][:19_000]
     assert seen.text("#answer ins") == texts[1][:19_000]
+
+
+@BROWSER
+def test_what_is_not_marked_as_different_is_the_same_in_both_texts(show: Show) -> None:
+    rng = random.Random(0)
+
+    def soup() -> str:
+        return " ".join(
+            rng.choices(["night air", "is dry,", "open", "windows.\n", "雨が", "😀"], k=9)
+        )
+
+    texts = [(soup(), soup()) for _ in range(25)]
+    sides = [
+        evaluation(*(row(f"i{i}", GOAL, answer=a) for i, a in enumerate(s)))
+        for s in zip(*texts, strict=True)
+    ]
+    seen = show(dict(zip(("before", "after"), sides, strict=True)), [])
+    seen.press("d")
+    seen.until("document.querySelector('#answer del')")
+    marked = 0
+    for i, pair in enumerate(texts):
+        seen.until(f"document.querySelector('#answer h3').textContent === 'i{i}'")
+        whole, same = seen.run("""
+            const boxes = [...document.querySelectorAll('#answer .side .text')];
+            const same = boxes.map((box) => [...box.childNodes].filter((n) => n.nodeType === 3));
+            const joined = same.map((nodes) => nodes.map((n) => n.data).join(''));
+            return [boxes.map((box) => box.textContent), joined];
+        """)
+        assert tuple(whole) == pair
+        assert same[0] == same[1]
+        marked += same[0] != pair[0]
+        seen.press("j")
+    assert marked > 20
 
 
 def many(n: int) -> dict[str, Evaluation]:
