@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from xyreward.evaluation import (
 from xyreward.items import Item, ItemKind
 from xyreward.policy import LogProb, Policy, load_policy
 from xyreward.testing import ScriptedJudge, make_item, make_reference
-from xyreward.verdict import JudgeFailure, Labels
+from xyreward.verdict import JudgeFailure, LabelProbabilities, Labels, Suggestion, Verdict
 
 GOAL = Labels(False, True, "intended", True)
 LITERAL = Labels(True, False, "stated", False)
@@ -297,6 +298,30 @@ def test_a_failed_judgement_is_kept_as_a_failure_and_never_as_a_number(policy: P
         assert r.verdict is None
         assert r.reward is None
         assert r.soft_reward is None
+
+
+class Explains(ScriptedJudge):
+    """Says why, and which advice it found."""
+
+    async def judge(
+        self, items: Sequence[Item], answers: Sequence[str]
+    ) -> list[Verdict | JudgeFailure]:
+        found = Suggestion(answers[0][:3], "both", "It helps.")
+        labels = Labels(True, True, "balanced", True)
+        p = LabelProbabilities.certain(labels)
+        return [Verdict(labels, p, "j", "v", suggestions=(found,), reason="So.") for _ in items]
+
+
+def test_what_the_judge_says_of_an_answer_is_kept_with_it(policy: Policy) -> None:
+    judge = Explains({})
+    found = evaluate(policy, items()[:1], judge=judge, parts=("writing",), max_new_tokens=8)
+    (one,) = Evaluation.from_jsonl(found.to_jsonl()).rows
+    assert one.verdict is not None
+    assert one.answer is not None
+    assert one.verdict["reason"] == "So."
+    assert one.verdict["suggestions"] == [
+        {"quote": one.answer[:3], "serves": "both", "reason": "It helps."}
+    ]
 
 
 def test_a_policy_that_diverged_is_noted_and_never_a_number(tiny: str) -> None:

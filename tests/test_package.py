@@ -233,7 +233,7 @@ def test_the_wheel_holds_the_library_and_its_data_and_nothing_else(wheel: zipfil
     assert sum(name.startswith("xyreward/data/mini/") for name in found) >= 14
     assert sum(name.startswith("xyreward/data/attacks/") for name in found) >= 41
     assert "xyreward/prompts/xy.md" in found
-    assert "xyreward/pairs/templates/audit.html.jinja" in found
+    assert "xyreward/templates/audit.html.jinja" in found
     assert "xyreward/templates/sheet.html.jinja" in found
     assert any(name.startswith("xyreward/data/calibration/local-") for name in found)
     kinds = {".py", ".typed", ".jsonl", ".json", ".md", ".txt", ".jinja", ".css", ".js"}

@@ -85,6 +85,7 @@ def test_the_run_folder_explains_itself(finished: tuple[Path, str, str]) -> None
     assert names >= {
         "config.yaml", "environment.json", "data.json", "splits.json", "pairs.jsonl", "adapter",
         "before.jsonl", "after.jsonl", "log.jsonl", "report.json", "report.md",
+        "report.html", "figures",
     }  # fmt: skip
     assert (run / "adapter/adapter_model.safetensors").is_file()
     pairs = [json.loads(line) for line in (run / "pairs.jsonl").read_text().splitlines()]

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -313,6 +314,23 @@ def test_what_is_written_is_read_back_as_it_was(tmp_path: Path) -> None:
 def test_others_may_read_what_is_written(tmp_path: Path) -> None:
     file = RunFolder(tmp_path).write("report.md", "")
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
+
+
+def test_bytes_pieces_and_folders_within_are_written_whole(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.write("figures/a.png", b"\x89\r\n").read_bytes() == b"\x89\r\n"
+    assert (
+        folder.write("page.html", iter(["été\r\n", "zwei"])).read_bytes() == "été\r\nzwei".encode()
+    )
+
+    def breaks() -> Iterator[str]:
+        yield "half"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        folder.write("page.html", breaks())
+    assert folder.read("page.html") == "été\r\nzwei".replace("\r\n", "\n")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["figures", "page.html"]
 
 
 def test_a_text_that_cannot_be_written_leaves_the_old_file_and_nothing_else(

@@ -14,19 +14,14 @@ import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from xyreward.errors import DataError
 from xyreward.items import Item, text_hash
 from xyreward.markdown import printable
 from xyreward.ratings import LABELS
 from xyreward.rubric import Grounding
-from xyreward.self_contained import as_script, csp
+from xyreward.self_contained import render
 from xyreward.verdict import FOCUS_VALUES
 
 
@@ -82,17 +77,16 @@ def sheet(
     shown = [units[name] for name in order[:limit]]
     digest = hashlib.sha256(json.dumps(shown, sort_keys=True).encode("ascii")).hexdigest()[:16]
     data = {"sheet": digest, "labels": list(LABELS), "focus": list(FOCUS_VALUES), "units": shown}
-    css, js = _asset("sheet.css"), _asset("sheet.js")
-    html = _environment().get_template("sheet.html.jinja").render(
-        csp=csp(css, js),
-        css=Markup(css),  # noqa: S704  # ours, as is the script
-        js=Markup(js),  # noqa: S704
-        data=Markup(as_script(data)),  # noqa: S704  # escaped by as_script
+    pieces = render(
+        "sheet.html.jinja",
+        data,
+        styles=["sheet.css"],
+        scripts=["base.js", "sheet.js"],
         total=len(shown),
         hash=digest,
         notes=notes,
-    ) + "\n"  # fmt: skip
-    return Sheet(html, digest, len(shown), repeated, empty)
+    )
+    return Sheet("".join(pieces), digest, len(shown), repeated, empty)
 
 
 def _unit(item: Item, answer: str, *, named: bool, notes: bool) -> dict[str, Any]:
@@ -139,19 +133,3 @@ def _notes(grounding: Grounding) -> list[tuple[str, Sequence[str]]]:
         for heading, texts in found
         if any(text.strip() for text in texts)
     ]
-
-
-@cache
-def _environment() -> Environment:
-    return Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        loader=PackageLoader("xyreward"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
-@cache
-def _asset(name: str) -> str:
-    return files("xyreward").joinpath("templates", name).read_text("utf-8")

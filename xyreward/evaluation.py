@@ -105,7 +105,8 @@ class Row:
     truncated: bool | None = None
     """The answer reached max_new_tokens."""
     verdict: dict[str, Any] | None = None
-    """Labels, probabilities, judge and rubric version; None where the judge failed."""
+    """Labels, probabilities, judge and rubric version, the judge's reason and the suggestions that it
+    found; None where the judge failed."""
     failure: dict[str, Any] | None = None
     """Why there are no labels: the judge's failure; or the policy's, whose kind begins with `policy_`: an
     API gave no answer, a file has none."""
@@ -564,6 +565,8 @@ def _judged(item: Item, answer: str, judged: Score) -> dict[str, Any]:
             "grounded": verdict.grounded,
             "votes": verdict.votes,
             "flags": list(verdict.flags),
+            "reason": verdict.reason,
+            "suggestions": [asdict(suggestion) for suggestion in verdict.suggestions],
         },
         "reward": judged.reward,
         "soft_reward": Reward(soft=True)(verdict, item.kind, answer),

@@ -93,6 +93,7 @@ from xyreward.pairs.sampling import sample
 from xyreward.partial import Partial
 from xyreward.policy import Policy, bf16_is_fast, default_device, load_policy
 from xyreward.rehearsal import culprits, rehearse
+from xyreward.report_page import write_page
 from xyreward.runs import PARTIAL_EVALUATION, ROUND, RunFolder
 from xyreward.sides import Sides, limited, load_sides
 from xyreward.splits import Splits
@@ -465,14 +466,19 @@ def _finish_rounds(config: DPORecipe, top: RunFolder) -> None:
             for n, facts in enumerate(of_rounds, start=1)
         },
     }
+    both = {
+        "before": read(folders[0], "before.jsonl", Evaluation.from_jsonl),
+        "after": read(folders[-1], "after.jsonl", Evaluation.from_jsonl),
+    }
     report = reports.build_report(
-        read(folders[0], "before.jsonl", Evaluation.from_jsonl),
-        read(folders[-1], "after.jsonl", Evaluation.from_jsonl),
+        both["before"],
+        both["after"],
         facts=facts,
         max_failure_rate=config.evaluation.max_failure_rate,
         seed=config.seed,
     )
     top.write("report.md", reports.to_markdown(report))
+    write_page(top, report, both, load_data(config).held_out)
     top.write("report.json", reports.to_json(report))
     _tell(f"=== all {config.rounds} rounds\n\n{reports.to_markdown(report)}")
     _tell(f"All of it is in {top.path}")
@@ -502,6 +508,8 @@ class Run:
             _use_all_cores()
         self.seconds: dict[str, float] = {}
         """What each step of this session took; a resumed run counts anew."""
+        self.held_out: tuple[Item, ...] = ()
+        """What was evaluated."""
         self.is_main: bool = self.state.is_main_process
         self.folder = RunFolder(Path(config.output_dir))
         self.on_main(self._open)
@@ -714,6 +722,7 @@ class Run:
         wanted = self.config.evaluation
         if not wanted.parts:
             return None
+        self.held_out = data.held_out
         found = self._evaluate(name, policy, data)
         if wanted.oracle:
             self.conditions[f"{name}.oracle"] = self._evaluate(f"{name}.oracle", policy, data)
@@ -874,18 +883,19 @@ class Run:
     def finish(
         self, before: Evaluation | None, after: Evaluation | None, facts: Mapping[str, Any]
     ) -> None:
-        """Write report.json and report.md and print the latter."""
+        """Write report.json, report.html and report.md and print the last."""
         if before is None:
             self.say(f"No evaluation was asked for. The run is in {self.folder.path}")
         if before is None or not self.is_main:
             return
+        # Of a policy that is only evaluated the report has what is before, and no after.
+        conditions = {
+            name.replace("evaluation.", "before."): one for name, one in self.conditions.items()
+        }
         report = reports.build_report(
             before,
             after,
-            # Of a policy that is only evaluated the report has what is before, and no after.
-            conditions={
-                name.replace("evaluation.", "before."): one for name, one in self.conditions.items()
-            },
+            conditions=conditions,
             facts={
                 **facts,
                 **self._bill(),
@@ -896,6 +906,8 @@ class Run:
             seed=self.config.seed,
         )
         self.write("report.md", reports.to_markdown(report))
+        shown = {"before": before, **({"after": after} if after else {}), **conditions}
+        write_page(self.folder, report, shown, self.held_out)
         self.write("report.json", reports.to_json(report))
         self._complete_cards(report)
         self.say("\n" + reports.to_markdown(report))

@@ -15,7 +15,9 @@
     before.oracle.jsonl, ...     answers to prompts that told the goal
     reference.goal_focused.jsonl, ...    the items' own answers of a kind, judged likewise
     before.unfinished.jsonl, ... batches of an evaluation that is not done, for --resume; one per process
-    report.json, report.md
+    report.json, report.md, report.html
+    report_data/        answers that are too many for the page itself
+    figures/            of the page, as SVG; with the extra `figures` also as PNG
     round-1/, ...       of a run of several rounds: a folder like this one for each, and above them the
                         configuration and a report of the first before against the last after
     .lock               held while a process runs in the folder; it stays, and says nothing by itself
@@ -38,7 +40,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -242,8 +244,12 @@ class RunFolder:
             ) from error
         self._lock = lock
 
-    def write(self, name: str, text: str) -> Path:
+    def write(self, name: str, content: str | bytes | Iterable[str]) -> Path:
         """Write a file that is there whole or not at all, even after a crash or on a full disk.
+
+        Args:
+            name: in the folder, or in a folder within it, which is made.
+            content: text, bytes, or a text in pieces.
 
         Raises:
             RunFolderError: it cannot be written.
@@ -251,10 +257,15 @@ class RunFolder:
         target = self.path / name
         temporary: Path | None = None
         try:
-            handle, made = tempfile.mkstemp(dir=self.path, prefix=f".{name}.", suffix=".partial")
+            if target.parent != self.path:
+                target.parent.mkdir(exist_ok=True)
+            handle, made = tempfile.mkstemp(
+                dir=target.parent, prefix=f".{target.name}.", suffix=".partial"
+            )
             temporary = Path(made)
-            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-                stream.write(text)
+            with os.fdopen(handle, "wb") as stream:
+                for piece in [content] if isinstance(content, (str, bytes)) else content:
+                    stream.write(piece.encode() if isinstance(piece, str) else piece)
                 stream.flush()
                 os.fsync(stream.fileno())
             temporary.chmod(0o644)  # mkstemp lets nobody else read it

@@ -13,18 +13,13 @@ import json
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from importlib.resources import files
 from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from xyreward.markdown import printable
 from xyreward.pairs.audit import Audit
 from xyreward.pairs.candidates import Judged
 from xyreward.pairs.pair import LeftOut, Pair, PairSet
-from xyreward.self_contained import as_script, csp
+from xyreward.self_contained import render
 
 MAX_BYTES = 8_000_000
 """Of the pairs in a page. A browser opens it within a second; more are sampled, and the page says so."""
@@ -47,12 +42,11 @@ def page(
     seed = meta.get("seed")
     seed = seed if isinstance(seed, int) else 0
     shown, data = _data(pair_set, seed, max_bytes)
-    css, js = _asset("audit.css"), _asset("audit.js")
-    return _environment().get_template("audit.html.jinja").render(
-        csp=csp(css, js),
-        css=Markup(css),  # noqa: S704  # ours, as is the script
-        js=Markup(js),  # noqa: S704
-        data=Markup(as_script(data)),  # noqa: S704  # escaped by as_script
+    pieces = render(
+        "audit.html.jinja",
+        data,
+        styles=["base.css", "audit.css"],
+        scripts=["base.js", "audit.js"],
         total=len(pair_set.pairs),
         shown=shown,
         seed=seed,
@@ -70,23 +64,8 @@ def page(
         reward=audit.reward.accuracy,
         shortcuts=_shortcuts(audit),
         counts=_counts(audit),
-    ) + "\n"  # fmt: skip
-
-
-@cache
-def _environment() -> Environment:
-    return Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        loader=PackageLoader("xyreward.pairs"),
-        trim_blocks=True,
-        lstrip_blocks=True,
     )
-
-
-@cache
-def _asset(name: str) -> str:
-    return files("xyreward.pairs").joinpath("templates", name).read_text("utf-8")
+    return "".join(pieces)
 
 
 def _text(text: str) -> str:

@@ -1,0 +1,514 @@
+"""report.html: the figures of an evaluation, and a browser of all its answers.
+
+One file without any request to anywhere, or, where answers take more than `MAX_BYTES`, a file and a folder
+of data beside it (`report_data/`), whose parts are loaded as they are looked at. Parts are scripts, since a
+page that was opened from a disk may load scripts and nothing else. Either way answers lie in parts of about a
+megabyte that are read when they are shown or searched, so that a page of 40,000 answers opens as fast as one
+of a hundred.
+
+Texts from data reach the page as JSON in script elements that browsers do not run, or through a template that
+escapes; see `self_contained.py`.
+
+Not here: figures (`figures.py`), what is measured (`evaluation.py`, `report.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from xyreward import figures
+from xyreward.evaluation import Evaluation, Headline, Row
+from xyreward.figures import shown_estimate
+from xyreward.items import Item
+from xyreward.markdown import printable
+from xyreward.published import beside_of_report
+from xyreward.rubric import Grounding
+from xyreward.runs import RunFolder
+from xyreward.self_contained import as_script, render
+from xyreward.stats import Estimate
+from xyreward.verdict import FAILURE_KINDS, FOCUS_VALUES
+
+PAGE = "report.html"
+DATA = "report_data"
+"""The folder beside a page whose answers are not in it."""
+FIGURES = "figures"
+
+MAX_BYTES = 60_000_000
+"""Of answers in the page itself. Browsers open larger files, but mail and viewers do not take them."""
+PART_BYTES = 1_000_000
+"""Of answers that are read together: some 600 of them, which a browser parses in 10 ms."""
+MAX_TEXT = 20_000
+"""Characters of a text that the page holds; the run folder's JSONL has all."""
+GIST = 120
+
+
+def write_page(
+    folder: RunFolder | Path,
+    report: Mapping[str, Any],
+    evaluations: Mapping[str, Evaluation],
+    items: Sequence[Item] = (),
+    *,
+    max_bytes: int = MAX_BYTES,
+) -> list[Path]:
+    """Write `report.html`, where needed its data, and the figures as files.
+
+    Args:
+        folder: the run's.
+        report: of `report.build_report`, or `report.json` read back.
+        evaluations: `before`, with two policies also `after`; further conditions and references by the names
+            of their files (`before.oracle`, `reference.literal`). The first two are shown first.
+        items: those that were evaluated, for questions and goals; without one its answers are still shown.
+        max_bytes: of answers in the page itself.
+
+    Returns:
+        The files written, the page first.
+
+    Raises:
+        RunFolderError: they cannot be written.
+    """
+    if not isinstance(folder, RunFolder):
+        folder.mkdir(parents=True, exist_ok=True)
+        folder = RunFolder(folder)
+    rows = _rows(evaluations)
+    known = {item.id: item for item in items}
+    parts, starts = _parts(rows, known)
+    whole = sum(len(part.encode()) for part in parts) <= max_bytes
+    drawn = figures.drawn(report)
+    page = render(
+        "report.html.jinja",
+        {
+            **_index(rows, evaluations, known),
+            "starts": starts,
+            "folder": None if whole else DATA,
+            "cut": MAX_TEXT,
+        },
+        styles=["base.css", "report.css"],
+        scripts=["base.js", "report.js"],
+        more_css=figures.page_css(),
+        loads=not whole,
+        parts=[Markup(part) for part in parts] if whole else [],  # noqa: S704  # of as_script
+        figures={f.name: Markup(f.svg(alone=False)) for f in drawn},  # noqa: S704  # of a template
+        answers=len(rows),
+        **_tables(report),
+    )
+    written = [folder.write(PAGE, page)]
+    written += _write_parts(folder, [] if whole else parts)
+    for figure in drawn:
+        written.append(folder.write(f"{FIGURES}/{figure.name}.svg", figure.svg()))
+        if (png := figure.png()) is not None:
+            written.append(folder.write(f"{FIGURES}/{figure.name}.png", png))
+    return written
+
+
+def _write_parts(folder: RunFolder, parts: Sequence[str]) -> list[Path]:
+    """The folder of data; parts of an earlier page go."""
+    written = [
+        folder.write(f"{DATA}/part-{n}.js", [f"xyrewardPart({n},", part, ");\n"])
+        for n, part in enumerate(parts)
+    ]
+    data = folder.path / DATA
+    if data.is_dir():
+        for old in data.iterdir():
+            if re.fullmatch(r"part-\d+\.js", old.name) and old not in written:
+                old.unlink()
+        if not any(data.iterdir()):
+            data.rmdir()
+    return written
+
+
+# ---------------------------------------------------------------- rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What the page shows together: one question, and the answer that each policy gave to it."""
+
+    item_id: str
+    answer_index: int
+    answers: tuple[Row | None, ...]
+    """One per evaluation; None: not in that one."""
+
+    @property
+    def any(self) -> Row:
+        return next(row for row in self.answers if row is not None)
+
+
+def _rows(evaluations: Mapping[str, Evaluation]) -> list[_Entry]:
+    found: dict[tuple[str, int], list[Row | None]] = {}
+    for place, evaluation in enumerate(evaluations.values()):
+        for row in evaluation.rows:
+            key = (row.item_id, row.answer_index)
+            found.setdefault(key, [None] * len(evaluations))[place] = row
+    return [_Entry(*key, tuple(answers)) for key, answers in found.items()]
+
+
+def _text(text: str) -> str:
+    """As the page shows it: what steers the direction of writing, or cannot be seen, as escapes."""
+    return printable(text[:MAX_TEXT])
+
+
+def _turns(item: Item | None) -> list[tuple[str, str]]:
+    if item is None:
+        return []
+    return [(m["role"], _text(m["content"])) for m in item.messages]
+
+
+class _Values:
+    """Names by number: a column of few different values."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, int] = {}
+        self.of: list[int] = []
+
+    def add(self, name: str) -> None:
+        self.of.append(self.values.setdefault(_text(name), len(self.values)))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"values": list(self.values), "of": self.of}
+
+
+def _index(
+    rows: Sequence[_Entry], evaluations: Mapping[str, Evaluation], items: Mapping[str, Item]
+) -> dict[str, Any]:
+    """What the page filters and lists by, of all rows, as columns."""
+    columns = {name: _Values() for name in ("kind", "source", "domain", "language")}
+    gists = []
+    for entry in rows:
+        row = entry.any
+        for name, values in columns.items():
+            values.add(getattr(row, name))
+        turns = _turns(items.get(entry.item_id))
+        gists.append((turns[-1][1] if turns else _text(row.answer or ""))[:GIST])
+    return {
+        "names": [figures.told(name) for name in evaluations],
+        "policies": [_text(e.policy) for e in evaluations.values()],
+        "failures": list(FAILURE_KINDS),
+        "focus": list(FOCUS_VALUES),
+        "ids": [_text(entry.item_id) for entry in rows],
+        "nth": [entry.answer_index for entry in rows],
+        "gists": gists,
+        **{name: values.to_dict() for name, values in columns.items()},
+        "codes": [[_code(e.answers[p]) for e in rows] for p in range(len(evaluations))],
+        "soft": [[_soft(e.answers[p]) for e in rows] for p in range(len(evaluations))],
+        "lengths": [[_length(e.answers[p]) for e in rows] for p in range(len(evaluations))],
+        "picked": [[_picked(e.answers[p]) for e in rows] for p in range(len(evaluations))],
+    }
+
+
+MISSING, UNJUDGED, FAILED = -1, -2, -3
+"""Codes of rows without labels: not evaluated, not judged, and from here down by kind of failure."""
+
+
+def _code(row: Row | None) -> int:
+    """The labels of a row as one number: bits of stated, intended, misconception, then the focus."""
+    if row is None:
+        return MISSING
+    if row.failure is not None:
+        return FAILED - FAILURE_KINDS.index(row.failure["kind"])
+    v = row.verdict
+    if v is None:
+        return UNJUDGED
+    bits = (v["has_stated_solution"], v["has_intended_solution"], v["identifies_misconception"])
+    focus: int = FOCUS_VALUES.index(v["focus"])
+    return sum(int(bit) << i for i, bit in enumerate(bits)) + (focus << 3)
+
+
+def _soft(row: Row | None) -> float | None:
+    return None if row is None or row.soft_reward is None else round(row.soft_reward, 3)
+
+
+def _length(row: Row | None) -> int:
+    return -1 if row is None or row.answer is None else len(row.answer)
+
+
+def _picked(row: Row | None) -> float | None:
+    return None if row is None else row.picked
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _parts(rows: Sequence[_Entry], items: Mapping[str, Item]) -> tuple[list[str], list[int]]:
+    """The texts of all rows as JSON in parts, and the number of the first row of each part."""
+    parts: list[str] = []
+    starts: list[int] = []
+    held: list[str] = []
+    size = 0
+    for place, entry in enumerate(rows):
+        text = as_script(_entry(entry, items.get(entry.item_id)))
+        if not held:
+            starts.append(place)
+        held.append(text)
+        size += len(text)
+        if size >= PART_BYTES or place == len(rows) - 1:
+            parts.append(f"[{','.join(held)}]")
+            held, size = [], 0
+    return parts, starts
+
+
+def _entry(entry: _Entry, item: Item | None) -> dict[str, Any]:
+    return {
+        "query": _turns(item),
+        "notes": _notes(item),
+        "answers": [None if row is None else _cell(row) for row in entry.answers],
+    }
+
+
+def _notes(item: Item | None) -> list[tuple[str, list[str]]]:
+    """Headings with their texts: what the answer was measured against."""
+    grounding = None if item is None else Grounding.of(item)
+    if grounding is None:
+        return []
+    control = grounding.kind == "control"
+    found: list[tuple[str, Sequence[str]]] = [
+        ("asked, and wanted" if control else "stated request", [grounding.stated_request])
+    ]
+    if not control:
+        found.append(("intended request", [grounding.intended_request]))
+        found.append(("misconception", [grounding.misconception]))
+    found.append(("stated solutions", grounding.stated_solutions))
+    if not control:
+        found.append(("intended solutions", grounding.intended_solutions))
+    return [
+        (heading, [_text(text) for text in texts if text.strip()])
+        for heading, texts in found
+        if any(text.strip() for text in texts)
+    ]
+
+
+def _cell(row: Row) -> dict[str, Any]:
+    """One answer, without what there is nothing of."""
+    answer = row.answer
+    verdict = row.verdict or {}
+    cell: dict[str, Any] = {}
+    if answer is not None:
+        cell["text"] = _text(answer)
+        suggestions = verdict.get("suggestions") or ()
+        if suggestions:
+            cell["suggestions"] = [
+                {
+                    "serves": s["serves"],
+                    "quote": _text(s["quote"]),
+                    "reason": _text(s.get("reason", "")),
+                    "spans": _spans(s["quote"], answer[:MAX_TEXT]),
+                }
+                for s in suggestions
+            ]
+    if verdict:
+        p = verdict.get("p") or {}
+        if p:
+            cell["p"] = [
+                round(p["has_stated_solution"], 3), round(p["has_intended_solution"], 3),
+                round(p["identifies_misconception"], 3), round(p["focus"][verdict["focus"]], 3),
+            ]  # fmt: skip
+        cell["reason"] = _text(verdict.get("reason") or "")
+        cell["flags"] = [_text(flag).replace("_", " ") for flag in verdict.get("flags") or ()]
+        cell["votes"] = verdict["votes"] if verdict.get("votes", 1) > 1 else None
+        cell["inferred"] = not verdict.get("grounded", True)
+    if row.failure is not None:
+        cell["failure"] = [row.failure["kind"], _text(str(row.failure.get("detail") or ""))]
+        if row.failure.get("raw_text"):
+            cell["raw"] = _text(row.failure["raw_text"])
+    if row.better is not None and row.worse is not None:
+        cell["prefers"] = round(row.better.per_token - row.worse.per_token, 4)
+    cell |= {
+        "tokens": row.answer_tokens,
+        "truncated": row.truncated,
+        "reward": None if row.reward is None else round(row.reward, 3),
+        "margin": None if row.pick_margin is None else round(row.pick_margin, 3),
+    }
+    # By identity where it matters: a reward of 0 is one.
+    return {
+        name: value
+        for name, value in cell.items()
+        if name == "text" or (value is not None and value is not False and value not in ("", []))
+    }
+
+
+def _spans(quote: str, answer: str) -> list[tuple[int, int]]:
+    """Where a judge's quote stands in the answer as the page shows it, in JavaScript's units.
+
+    Judges copy with other blanks, quotation marks and bullets, and leave out with an ellipsis; so a quote is
+    looked for by its words, its pieces in order. Nothing where a piece is not found: half of a quote marked
+    would look like a short quote.
+    """
+    spans = []
+    at = 0
+    for piece in re.split(r"\.{3,}|…|\[…\]", quote):
+        words = re.findall(r"\w+", piece)
+        if not words:
+            continue
+        found = re.compile(r"\W+".join(map(re.escape, words)), re.IGNORECASE).search(answer, at)
+        if found is None:
+            return []
+        spans.append((found.start(), found.end()))
+        at = found.end()
+    return [(_units(answer[:start]), _units(answer[:end])) for start, end in spans]
+
+
+def _units(text: str) -> int:
+    """Length of the text as the page shows it, in UTF-16 units."""
+    shown = printable(text)
+    return len(shown) + sum(c > "\uffff" for c in shown)
+
+
+# ---------------------------------------------------------------- tables
+
+
+def _tables(report: Mapping[str, Any]) -> dict[str, Any]:
+    two = "after" in report["policies"]
+    groups = report.get("breakdown", {}).get("source", [])
+    return {
+        "two": two,
+        "policies": [(name, _text(policy)) for name, policy in report["policies"].items()],
+        "judge": _text(report["judge"] or ""),
+        "rubric": _text(report["rubric_version"] or ""),
+        "counts": report["items"],
+        "headline": [(name, _headline(Headline(**h))) for name, h in report["headline"].items()],
+        "metrics": _metrics(report, two),
+        "bands": bool(beside_of_report(report.get("published"))),
+        "tests": [_test(test) for test in report.get("label_tests", ())],
+        "sources": _sources(groups, {m["key"]: m["title"] for m in report["metrics"]}, two),
+        "implicit": _implicit(report),
+        "failures": [
+            {"name": name, **f, "reasons": ", ".join(f"{n} {k}" for k, n in f["by_kind"].items())}
+            for name, kinds in report["failures"].items()
+            for f in kinds
+            if f["failed"]
+        ],
+        "notes": [_text(note) for note in report["notes"]],
+        "facts": [(_text(k), _fact(v)) for k, v in report["facts"].items()],
+    }
+
+
+def _headline(headline: Headline) -> dict[str, str]:
+    if headline.value is None:
+        return {"value": "", "interval": "", "why": headline.why}
+    if headline.low is None or headline.high is None:
+        return {"value": f"{headline.value:+.2f}", "interval": "", "why": headline.why}
+    interval = f"[{headline.low:+.2f}, {headline.high:+.2f}]"
+    return {"value": f"{headline.value:+.2f}", "interval": interval, "why": ""}
+
+
+def _metrics(report: Mapping[str, Any], two: bool) -> list[dict[str, Any]]:
+    bands = beside_of_report(report.get("published"))
+    rows = []
+    for m in report["metrics"]:
+        names = ("before", "after", "change") if two else ("before",)
+        found = {name: Estimate(**m[name]) if m[name] else None for name in names}
+        counts = [e.n if e else 0 for e in found.values()]
+        rows.append(
+            {
+                "kind_name": {"xy": "1 items with a hidden goal", "control": "2 controls"}.get(
+                    m["kind"], "3 all items"
+                ),
+                "title": m["title"],
+                "unit": m["unit"],
+                "better": {"higher": "↑", "lower": "↓"}.get(m["better"], ""),
+                "n": " / ".join(map(str, counts if len(set(counts)) > 1 else counts[:1])),
+                "cells": [
+                    _with_bounds(
+                        shown_estimate(e, unit=m["unit"], signed=name == "change"),
+                        m["failure_bounds"].get(name),
+                        m["unit"],
+                    )
+                    for name, e in found.items()
+                ],
+                "sure": bool(two and found["change"] and found["change"].excludes(0)),
+                "band": str(bands.get(m["key"], "")),
+            }
+        )
+    return rows
+
+
+def _with_bounds(cell: str, bounds: Sequence[float] | None, unit: str) -> tuple[str, str]:
+    if not bounds:
+        return cell, ""
+    low, high = (f"{100 * end:.0f}" if unit == "%" else f"{end:.2f}" for end in bounds)
+    return cell, f"failures worst/best: {low} to {high}"
+
+
+def _test(test: Mapping[str, Any]) -> dict[str, Any]:
+    counts = {name: f"{test[name]:,}" for name in ("n", "gained", "lost")}
+    return {"title": test["title"], **counts, "p": _p(test["p"]), "p_holm": _p(test["p_holm"])}
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _sources(
+    groups: Sequence[Mapping[str, Any]], titles: Mapping[str, str], two: bool
+) -> dict[str, Any] | None:
+    """A row for every source, a column for every metric that is shown of any."""
+    keys = list(dict.fromkeys(m["key"] for group in groups for m in group["metrics"]))
+    if len(groups) < 2 or not keys:
+        return None  # one source, or none with enough items
+    rows = []
+    for group in groups:
+        lines = {m["key"]: m for m in group["metrics"]}
+        cells = []
+        for key in keys:
+            if key not in lines:
+                cells.append(("too few" if key in group["too_few"] else "", ""))
+                continue
+            value, change = (
+                Estimate(**found) if (found := lines[key][name]) else None
+                for name in ("after" if two else "before", "change")
+            )
+            cells.append(
+                (shown_estimate(value), shown_estimate(change, signed=True) if two else "")
+            )
+        name = "" if group["name"] is None else _text(group["name"]) or "not said"
+        rows.append(
+            {
+                "name": name or f"{len(group['pooled'])} small ones together",
+                "pooled": ", ".join(map(_text, group["pooled"])),
+                "size": group["items"],
+                "cells": cells,
+            }
+        )
+    return {"titles": [titles[key] for key in keys], "rows": rows}
+
+
+_NATS = (
+    ("accuracy", "moved towards the better answer, %", "%", ""),
+    ("accuracy_per_token", "per token, %", "%", ""),
+    ("margin", "margin, nats", "", "+.2f"),
+    ("margin_per_token", "margin, nats/token", "", "+.3f"),
+    ("better_change", "better answer, nats", "", "+.2f"),
+    ("worse_change", "worse answer, nats", "", "+.2f"),
+)
+
+
+def _implicit(report: Mapping[str, Any]) -> list[tuple[str, int, list[tuple[str, str]]]]:
+    titles = {"xy": "goal-focused against literal", "control": "direct against overcorrecting"}
+    out = []
+    for kind, value in report["implicit_reward"].items():
+        if not value:
+            continue
+        cells = []
+        for name, title, unit, spec in _NATS:
+            estimate = Estimate(**value[name])
+            if unit:
+                cells.append((title, shown_estimate(estimate)))
+                continue
+            ends = (estimate.low, estimate.high)
+            interval = ", ".join(f"{end:{spec}}" for end in ends if end is not None)
+            cells.append((title, f"{estimate.value:{spec}} [{interval or 'no interval'}]"))
+        out.append((titles[kind], value["accuracy"]["n"], cells))
+    return out
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{_text(str(k))} {_text(str(v))}" for k, v in value.items()) or "none"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(_text(str(v)) for v in value)
+    return _text(str(value))
