@@ -1,6 +1,7 @@
 """Metrics by group, and rates of failure; right values worked out here."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -71,6 +72,25 @@ def test_what_is_measured_on_too_few_of_a_group_is_named_and_not_shown() -> None
     assert found.too_few == ("control_direct",)
     (lower,) = breakdown(evaluation(*rows), by="source", keys=["control_direct"], few=3)
     assert [line.metric.key for line in lower.lines] == ["control_direct"]
+
+
+def test_a_group_that_has_all_items_of_a_metric_takes_its_line_from_the_whole() -> None:
+    rows = [
+        *group("so", [GOAL] * 25),
+        *group("so", [DIRECT] * 25, "control"),
+        *group("mini", [DIRECT] * 21, "control"),
+    ]
+    keys = ["misconception", "control_direct"]
+    known = [replace(ln, after=ln.before) for ln in measure(evaluation(*rows))]  # to be known by
+    so, mini = breakdown(evaluation(*rows), by="source", keys=keys, whole=known)
+    assert [(ln.metric.key, ln.after is not None) for ln in so.lines] == [
+        ("misconception", True),
+        ("control_direct", False),  # mini has some of its items
+    ]
+    assert [(ln.metric.key, ln.after) for ln in mini.lines] == [("control_direct", None)]
+    xy, control = breakdown(evaluation(*rows), by="kind", keys=keys, whole=known)
+    assert xy.lines[0].after is not None
+    assert control.lines[0].after is not None
 
 
 def test_kinds_are_never_pooled() -> None:

@@ -1,9 +1,11 @@
 """What report.json and report.md say beyond the main table; right values worked out here."""
 
 import json
+import random
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from rows import DIRECT, GOAL, INVENTS, LITERAL, REFUSAL, evaluation, failed, ro
 from xyreward.evaluation import Evaluation, Row
 from xyreward.policy import LogProb
 from xyreward.report import build_report, to_json, to_markdown
-from xyreward.verdict import Labels
+from xyreward.verdict import FOCUS_VALUES, Labels
 
 
 def of(names: str, start: int = 0, /, **fields: Any) -> list[Row]:
@@ -193,9 +195,14 @@ def test_many_groups_end_with_how_many_more_there_are() -> None:
 
 def test_a_figure_of_the_whole_has_one_interval_throughout() -> None:
     rows = [
-        *of("g" * 150 + "l" * 150, source="so", soft_reward=0.5),
-        *of("d" * 30, 300, source="mini", soft_reward=0.5),
+        *of("g" * 150 + "l" * 250, source="so", soft_reward=0.5),
+        *of("d" * 100 + "i" * 60, 400, source="mini", soft_reward=0.5),
     ]
+    # Labels that go their own ways: draws are ordered by all columns that are drawn together.
+    yes = (False, True)
+    every = [Labels(a, b, f, c) for a, b, f, c in product(yes, yes, FOCUS_VALUES, yes)]
+    rng = random.Random(0)
+    rows = [replace(r, verdict=asdict(rng.choice(every)), soft_reward=rng.random()) for r in rows]
     report = build_report(evaluation(*rows, parts=("writing",)))
     whole = {m["key"]: m["before"] for m in report["metrics"]}
     for by in ("source", "kind", "language"):
@@ -382,6 +389,7 @@ def test_several_answers_to_an_item_are_one_item() -> None:
     report = build_report(evaluation(*rows, parts=("writing",)))
     assert report["items"] == {"xy": 2, "control": 2}
     assert report["conditions"][0]["rows"] == 12
+    assert [group["items"] for group in report["breakdown"]["kind"]] == [2, 2]
     (served,) = (m for m in report["metrics"] if m["key"] == "goal_served")
     assert (served["before"]["value"], served["before"]["n"]) == (0.5, 6)
     assert (
