@@ -106,25 +106,28 @@ DPO_LOSSES = frozenset(
 )  # fmt: skip
 """What `loss_type` may hold in TRL 1.16, which looks at it in the first step of training only."""
 
-DPO_LIMITS: Mapping[str, str] = {
+TRAINER_LIMITS: Mapping[str, str] = {
     "adam_beta1": "[0, 1)",
     "adam_beta2": "[0, 1)",
     "adam_epsilon": "(0, inf)",
-    "beta": "(0, inf)",
     "dataloader_num_workers": "[0, inf)",
     "gradient_accumulation_steps": "[1, inf)",
-    "label_smoothing": "[0, 0.5)",
-    "ld_alpha": "[0, 1]",
     "learning_rate": "[0, inf)",
     "logging_steps": "(0, inf)",
     "max_grad_norm": "[0, inf]",
-    "max_length": "[2, inf)",
     "max_steps": "[-1, inf)",
     "num_train_epochs": "(0, inf)",
     "per_device_train_batch_size": "[1, inf)",
     "save_steps": "(0, inf)",
     "warmup_steps": "[0, inf)",
     "weight_decay": "[0, inf)",
+}
+DPO_LIMITS: Mapping[str, str] = {
+    **TRAINER_LIMITS,
+    "beta": "(0, inf)",
+    "label_smoothing": "[0, 0.5)",
+    "ld_alpha": "[0, 1]",
+    "max_length": "[2, inf)",
 }
 LORA_LIMITS: Mapping[str, str] = {
     "r": "[1, inf)",
@@ -1248,7 +1251,7 @@ def fit(
     policy: Policy,
     trained: PairSet | Prompts,
     data: Data,
-    check: Callable[[], object] | None = None,
+    ended: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Train `policy` with `trainer`, from the last checkpoint where there is one, and save the result.
 
@@ -1256,7 +1259,8 @@ def fit(
     on (`locate.Mark`) and a card (`model_card.py`).
 
     Args:
-        check: called when the trainer has ended, before anything is saved: raises where a callback ended it.
+        ended: called with the trainer's log when training has ended, before anything is saved. Raises where
+            there is nothing to save; gives further facts.
 
     Returns:
         The folder of the adapter (or of the model, where all weights were trained), and facts.
@@ -1285,8 +1289,7 @@ def fit(
         run.say(f"== going on from {checkpoint}")
     with run.timed("training"):
         trainer.train(resume_from_checkpoint=checkpoint)
-    if check is not None:
-        check()
+    further = {} if ended is None else ended(trainer.state.log_history)
     trainer.save_model(str(target))
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     facts = {
@@ -1294,6 +1297,7 @@ def fit(
         # Of the whole training, also where it was resumed; what train() returns is of this session.
         "mean training loss": _told_loss(losses),
         "precision": "bf16" if trainer.args.bf16 else "fp16" if trainer.args.fp16 else "fp32",
+        **further,
     }
     if run.is_main:
         write_card(target, card(facts), mark)

@@ -87,6 +87,8 @@ class RewardFunction:
         self.on_failure = on_failure
         self.reports = reports
         """It logs what is known of a batch. Of functions that share a scorer one does."""
+        self.more: Mapping[str, float] = {}
+        """Further metrics that are logged with every batch: those of the latest audit."""
 
     async def __call__(
         self,
@@ -112,10 +114,12 @@ class RewardFunction:
         """
         batch = await self.scored(prompts, completions, columns)
         if self.reports:
-            for name, value in metrics_of(batch).items() if log_metric else ():
-                log_metric(name, value)
-            for name, values in columns_of(batch).items() if log_extra else ():
-                log_extra(name, values)
+            if log_metric is not None:
+                for name, value in {**metrics_of(batch), **self.more}.items():
+                    log_metric(name, value)
+            if log_extra is not None:
+                for name, values in columns_of(batch).items():
+                    log_extra(name, values)
         rewards = [
             self._reward(item, score) for item, score in zip(batch.items, batch.scores, strict=True)
         ]
