@@ -5,9 +5,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
 from label_judge import LabelJudge
 from test_trl_rewards import settings
+
 from xyreward.errors import ConfigError, JudgeUnreliable
 from xyreward.judge_guard import LEAST_JUDGED, JudgeGuard
 from xyreward.testing import make_item

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
 from label_judge import LabelJudge
+
 from xyreward.config import AuditConfig
 from xyreward.errors import ConfigError
 from xyreward.policy import Policy, load_policy

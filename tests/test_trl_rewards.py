@@ -266,8 +266,8 @@ def test_where_a_trainer_takes_no_none_a_failure_raises_or_drops_its_group() -> 
     rewards = asyncio.run(function([i.messages for i in items], answers, **columns(items)))
     # The first group has no advantage: every reward is its mean. The second is as it was.
     assert rewards == [0.75, 0.75, 0.75, 1.0, 0.5]
-    with pytest.raises(JudgeError, match="2 of 2 completions"):
-        call(function, ["lost", "lost"])
+    with pytest.raises(JudgeError, match=r"2 of 2 completions could not be judged \(off_menu 2\)"):
+        call(function, ["unknown", "unknown"])
 
 
 def test_a_trainer_that_cannot_await_gets_a_plain_function_that_never_gives_none() -> None:
@@ -278,7 +278,7 @@ def test_a_trainer_that_cannot_await_gets_a_plain_function_that_never_gives_none
     given = {"prompts": [item.messages], "completions": ["good"], **columns([item])}
     assert function(**given) == [1.0]
     with pytest.raises(JudgeError):
-        function(**{**given, "completions": ["lost"]})
+        function(**{**given, "completions": ["unknown"]})
 
 
 # ---------------------------------------------------------------- an outage

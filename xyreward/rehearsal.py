@@ -37,9 +37,7 @@ LORA_OF_ANY_MODEL = frozenset(
 
 REHEARSED_AS: Mapping[str, Any] = {
     "max_steps": 1,
-    "pad_token": None,
     "dataloader_drop_last": False,
-    "dataset_num_proc": None,
     "save_strategy": "no",
     "logging_strategy": "no",
     "logging_nan_inf_filter": False,
@@ -48,6 +46,8 @@ REHEARSED_AS: Mapping[str, Any] = {
     "disable_tqdm": True,
 }
 """Settings that would make the rehearsal slow, visible, or fail for want of data."""
+
+DPO_REHEARSED_AS: Mapping[str, Any] = {"pad_token": None, "dataset_num_proc": None}
 
 CUT = 28
 """Tokens: longer than the prompt, shorter than prompt and answer, so that something is cut."""
@@ -108,7 +108,9 @@ def dpo_step(folder: str, dpo: Mapping[str, Any], lora: Mapping[str, Any] | None
     from trl import DPOConfig, DPOTrainer
 
     cut = {"max_length": CUT} if dpo.get("max_length", CUT) is not None else {}
-    settings = DPOConfig(**{**dpo, **REHEARSED_AS, **cut, "output_dir": f"{folder}/out"})
+    settings = DPOConfig(
+        **{**dpo, **REHEARSED_AS, **DPO_REHEARSED_AS, **cut, "output_dir": f"{folder}/out"}
+    )
     row = {
         "prompt": [{"role": "user", "content": "Why?"}],
         "chosen": [{"role": "assistant", "content": "Because."}],
