@@ -310,7 +310,7 @@ def test_a_longer_outage_is_an_exception_unless_a_guard_is_there_to_end_the_run(
     function.scorer.guarded = True
     assert call(function, ["a", "b"]) == [None, None]
     counts = function.scorer.take_counts()
-    assert (counts.judged, counts.failed) == (4, 4)
+    assert (counts.judged, counts.failed) == (2, 2)
     assert counts.stopped is not None
     assert function.scorer.take_counts().judged == 0
 
@@ -457,10 +457,10 @@ def settings(kind: str, folder: Path, **more: Any) -> Any:
             "num_generations": 4,
             "per_device_train_batch_size": 8,
             "max_completion_length": 6,
-            "max_steps": 2,
+            "max_steps": 4,
             "logging_steps": 1,
             "save_strategy": "no",
-            "seed": 1,
+            "seed": 3,
             **more,
         }
     )
@@ -533,7 +533,7 @@ def test_a_failing_judge_leaves_the_advantages_of_the_scored_rows_to_grpos_formu
         ]
         assert batch["advantages"].tolist() == pytest.approx(expected, abs=1e-5)
         assert all(batch["advantages"][rewards.isnan()] == 0)
-    assert 0 < failed < 16
+    assert 0 < failed < 32 / 2
     logged = [entry for entry in trainer.state.log_history if "judge/failure_rate" in entry]
     assert sum(entry["judge/failure_rate"] for entry in logged) == pytest.approx(failed / 8)
     assert len({tuple(sorted(entry)) for entry in logged}) == 1
@@ -561,7 +561,7 @@ def test_components_of_a_failing_judge_follow_the_formula_that_normalises_each_f
         expected = centred(scored, "batch", scored)
         assert batch["advantages"].tolist() == pytest.approx(expected, abs=1e-4)
         assert all(batch["advantages"][lost] == 0)
-    assert 0 < failed < 16
+    assert 0 < failed < 32 / 2
 
 
 def test_rloo_leaves_failed_rows_out_of_the_mean_of_the_others(tiny: str, tmp_path: Path) -> None:
@@ -580,7 +580,7 @@ def test_rloo_leaves_failed_rows_out_of_the_mean_of_the_others(tiny: str, tmp_pa
                 else:
                     expected.append(reward - (sum(scored) - reward) / (len(scored) - 1))
         assert batch["advantages"].tolist() == pytest.approx(expected, abs=1e-5)
-    assert 0 < failed < 16
+    assert 0 < failed < 32 / 2
 
 
 def test_an_asynchronous_trainer_scores_groups_at_once_without_its_loggers() -> None:
