@@ -1,4 +1,4 @@
-"""The GRPO recipe: its settings here, and as a user starts it, on a tiny random policy with the real judge."""
+"""The GRPO recipe: its settings, and as a user starts it, on a tiny random policy with the real judge."""
 
 import json
 import math
