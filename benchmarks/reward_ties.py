@@ -26,8 +26,8 @@ def main() -> None:
     seeds = [[answer_seed(0, item, n) for n in range(args.answers)] for item in items]
     groups = []
     for item, of_item in zip(items, seeds, strict=True):
-        (answers,) = policy.sample([item.messages], seeds=[of_item], max_new_tokens=args.tokens)
-        groups.append([answer.text for answer in answers])
+        (sampled,) = policy.sample([item.messages], seeds=[of_item], max_new_tokens=args.tokens)
+        groups.append([answer.text for answer in sampled])
     for name, reward in (("hard", Reward()), ("soft", Reward(soft=True))):
         equal, spreads = 0, []
         for item, answers in zip(items, groups, strict=True):

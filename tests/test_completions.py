@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from xyreward.completions import Visible
@@ -22,7 +24,7 @@ def test_of_a_text_only_what_a_user_would_read_is_judged(completion: str, seen: 
 
 
 def test_of_messages_the_assistants_texts_are_taken_and_nothing_of_tools() -> None:
-    completion = [
+    completion: list[dict[str, Any]] = [
         {"role": "assistant", "content": "I look it up.", "reasoning_content": "Hm.", "tool_calls": []},
         {"role": "tool", "name": "look", "content": "42"},
         {"role": "assistant", "content": None, "tool_calls": [{"name": "look"}]},

@@ -49,7 +49,7 @@ JUDGE = ScriptedJudge(
 )
 
 
-def columns(items: Sequence[Item]) -> dict[str, list[Any]]:
+def columns(items: Sequence[Item]) -> dict[str, Any]:
     rows = prompt_rows(items)
     return {name: [row[name] for row in rows] for name in rows[0] if name != "prompt"}
 
@@ -275,7 +275,7 @@ def test_a_trainer_that_cannot_await_gets_a_plain_function_that_never_gives_none
         blocking(reward_function(JUDGE))
     function = blocking(reward_function(JUDGE, on_failure="raise"))
     item = make_item()
-    given = {"prompts": [item.messages], "completions": ["good"], **columns([item])}
+    given: dict[str, Any] = {"prompts": [item.messages], "completions": ["good"]} | columns([item])
     assert function(**given) == [1.0]
     with pytest.raises(JudgeError):
         function(**{**given, "completions": ["unknown"]})
@@ -590,7 +590,7 @@ def test_an_asynchronous_trainer_scores_groups_at_once_without_its_loggers() -> 
     items = [make_item(id=f"item {n}", query=f"How do I do {n}?") for n in range(20)]
 
     async def group(item: Item) -> list[Any]:
-        given = {
+        given: dict[str, Any] = {
             "prompts": [item.messages] * 4,
             "completions": [f"{item.id} {n}" for n in range(4)],
         }

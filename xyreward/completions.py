@@ -39,15 +39,14 @@ class Visible:
         """
         if isinstance(completion, str):
             return self._of_text(completion)
-        if not isinstance(completion, Sequence) or not all(
-            isinstance(message, Mapping) for message in completion
-        ):
+        messages = list(completion) if isinstance(completion, Sequence) else [completion]
+        if not all(isinstance(message, Mapping) for message in messages):
             raise TypeError(
                 f"a completion is {type(completion).__name__}, expected a text or a list of messages"
             )
         texts = [
             self._of_text(_text_of(message.get("content")))
-            for message in completion
+            for message in messages
             if message.get("role") == "assistant"
         ]
         return "\n\n".join(text for text in texts if text)

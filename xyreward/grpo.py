@@ -238,6 +238,7 @@ def reward_curve(log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for name, part in (("first", rewards[:third]), ("last", rewards[-third:])):
         found = mean(part)
+        assert found is not None  # of at least one step
         interval = "" if found.low is None else f" [{found.low:.3f}, {found.high:.3f}]"
         facts[f"training reward, {name} third of the steps"] = f"{found.value:.3f}{interval}"
     return facts
