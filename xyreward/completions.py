@@ -39,7 +39,7 @@ class Visible:
         """
         if isinstance(completion, str):
             return self._of_text(completion)
-        messages = list(completion) if isinstance(completion, Sequence) else [completion]
+        messages: list[Any] = list(completion) if isinstance(completion, Sequence) else [completion]
         if not all(isinstance(message, Mapping) for message in messages):
             raise TypeError(
                 f"a completion is {type(completion).__name__}, expected a text or a list of messages"
