@@ -75,7 +75,7 @@ def step(guard: JudgeGuard) -> Any:
 
 def test_the_rate_is_of_the_latest_steps_and_a_few_failures_end_nothing() -> None:
     (function, *others) = component_functions(LabelJudge())
-    guard = JudgeGuard([function, *others], max_failure_rate=0.2, max_failure_window=2)
+    guard = JudgeGuard([function, *others], max_failure_rate=0.2, window=2)
     counts = function.scorer._counts
     counts.judged, counts.failed = 31, 31
     assert not step(guard).should_training_stop  # too few to say

@@ -154,6 +154,8 @@ def test_columns_with_other_names_are_mapped_and_requests_that_are_equal_are_a_c
 def test_prompts_without_columns_need_a_judge_that_can_infer_their_goal() -> None:
     with pytest.raises(JudgeError, match="cannot infer what a bare query is after"):
         asyncio.run(reward_function(JUDGE)(["How?"], ["good"]))
+    with pytest.raises(JudgeError, match="cannot infer what a bare query is after"):
+        reward_function(JUDGE).check([{"prompt": "How?"}])
 
 
 def test_check_finds_before_training_what_the_first_batch_would(tmp_path: Path) -> None:

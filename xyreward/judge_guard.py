@@ -38,18 +38,18 @@ class JudgeGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not 
         functions: Sequence[RewardFunction],
         *,
         max_failure_rate: float = 0.2,
-        max_failure_window: int = WINDOW,
+        window: int = WINDOW,
     ) -> None:
         """Watch the judge of these functions.
 
         Args:
             functions: of a trainer; those that share a scorer count once.
             max_failure_rate: in [0, 1]; a higher share of failed judgements ends the run.
-            max_failure_window: steps over which it is taken.
+            window: steps over which it is taken.
         """
         self.max_failure_rate = max_failure_rate
         self._scorers: list[Scorer] = list({id(f.scorer): f.scorer for f in functions}.values())
-        self._window: deque[tuple[int, int]] = deque(maxlen=max_failure_window)
+        self._window: deque[tuple[int, int]] = deque(maxlen=window)
         self.stopped: str | None = None
         """Why the run was ended, the same in all processes; None where it was not."""
         for scorer in self._scorers:

@@ -38,7 +38,7 @@ from xyreward.judges import Judge, JudgeOptions
 from xyreward.pairs.formats import row_of_item
 from xyreward.reward import Reward, parts
 from xyreward.scorer import Batch, Scorer, Scoring
-from xyreward.scoring import Score, run_sync
+from xyreward.scoring import Score, check_can_ground, run_sync
 from xyreward.verdict import FAILURE_KINDS, FOCUS_VALUES, LabelProbabilities
 
 OnFailure = Literal["none", "raise", "drop_group"]
@@ -144,6 +144,8 @@ class RewardFunction:
         names = set(rows[0]) if len(rows) else set()
         columns = {name: [row.get(name) for row in rows] for name in names - {"prompt"}}
         items = self.scorer.items([row["prompt"] for row in rows], columns)
+        if any(item.bare for item in items):
+            check_can_ground(self.scorer.judge)
         if (check := getattr(self.scorer.judge, "check", None)) is not None:
             check([item for item in items if not item.bare])
 
