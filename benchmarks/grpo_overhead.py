@@ -2,8 +2,8 @@
 
     python benchmarks/grpo_overhead.py [--steps 6] [--tokens 64]
 
-The trainer of the GRPO quickstart, 8 completions to one prompt a step, with a learning rate of 0, so that all ways
-score the same completions. The second time that the API's judge sees them they are in its store.
+The trainer of the GRPO quickstart, 8 completions to one prompt a step, with a learning rate of 0, so that
+all ways score the same completions. The second time that the API's judge sees them they are in its store.
 """
 
 import argparse
