@@ -1,5 +1,8 @@
 """What ends a training: in TRL's trainer on a tiny random policy, with a judge that fails."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -65,6 +68,66 @@ def test_a_judge_that_fails_too_often_ends_the_run_once_enough_was_judged(
         JudgeUnreliable, match=r"of 32 judgements of the last 4 steps failed, above max_failure"
     ):
         guard.check()
+
+
+ONE_RANK_FAILS = """
+import json, os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from datasets import Dataset
+from trl import GRPOTrainer
+from label_judge import LabelJudge
+from test_trl_rewards import settings
+from xyreward.judge_guard import JudgeGuard
+from xyreward.testing import make_item
+from xyreward.trl_rewards import prompt_rows, reward_function
+
+tiny, folder, kind = sys.argv[2:]
+rank = os.environ["RANK"]
+judge = LabelJudge(failing=float(rank == "1"), kind=kind)
+function = reward_function(judge, max_outage_s=0.5)
+guard = JudgeGuard([function], max_failure_rate=1.0)
+items = [make_item(id=f"item {n}", query=f"How do I do {n}?") for n in range(4)]
+trainer = GRPOTrainer(
+    model=tiny,
+    args=settings("GRPO", Path(folder), per_device_train_batch_size=4, max_steps=3, logging_steps=1),
+    reward_funcs=function,
+    train_dataset=Dataset.from_list(prompt_rows(items)),
+    callbacks=[guard],
+)
+trainer.train()
+log = [entry for entry in trainer.state.log_history if "reward" in entry]
+told = {
+    "stopped": guard.stopped,
+    "steps": trainer.state.global_step,
+    "failed": [entry["judge/failure_rate"] for entry in log],
+    "names": len({tuple(sorted(entry)) for entry in log}),
+}
+Path(folder, f"{rank}.json").write_text(json.dumps(told))
+"""
+
+
+@pytest.mark.parametrize("kind", ["unparseable", "transport"])
+def test_processes_do_not_wait_for_ever_where_only_one_of_them_has_failures(
+    tiny: str, tmp_path: Path, kind: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(ONE_RANK_FAILS)
+    torchrun = Path(sys.executable).parent / "torchrun"
+    command = [torchrun, "--standalone", "--nproc_per_node=2", script, Path(__file__).parent]
+    done = subprocess.run(
+        [*map(str, command), tiny, str(tmp_path), kind], capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    assert first["steps"] == second["steps"] == (3 if kind == "unparseable" else 1)
+    assert first["failed"] == [0.5] * first["steps"]  # the mean of 0 and 1
+    assert first["names"] == 1
+    if kind == "unparseable":  # of single answers: no outage
+        assert first["stopped"] is second["stopped"] is None
+    else:
+        assert first["stopped"] == "the judge stopped in another process"
+        assert "no verdict for 0.5 s" in second["stopped"]
 
 
 def step(guard: JudgeGuard) -> Any:

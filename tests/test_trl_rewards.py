@@ -1,9 +1,13 @@
 """Reward functions: called as TRL calls them, and inside TRL's own trainers on a tiny random policy."""
 
 import asyncio
+import json
 import math
 import multiprocessing
+import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -402,6 +406,41 @@ def test_the_function_for_trls_command_line_is_configured_by_the_environment(
     monkeypatch.delenv("XYREWARD_REWARD")
     monkeypatch.delenv("XYREWARD_JUDGE")
     assert trl_rewards.scoring_from_environment().judge == "local"
+
+
+def test_trls_own_command_trains_with_it(tiny: str, tmp_path: Path) -> None:
+    rows = "".join(json.dumps(row) + "\n" for row in prompt_rows([make_item(), make_item(id="b")]))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/train.jsonl").write_text(rows)
+    arguments = {
+        "model_name_or_path": tiny,
+        "dataset_name": f"{tmp_path}/data",
+        "reward_funcs": "xyreward.trl_rewards.xy",
+        "output_dir": f"{tmp_path}/out",
+        "num_generations": 2,
+        "per_device_train_batch_size": 2,
+        "max_completion_length": 4,
+        "max_steps": 1,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "use_cpu": True,
+        "bf16": False,
+        "dtype": "float32",
+    }
+    command = [str(Path(sys.executable).parent / "trl"), "grpo"]
+    for name, value in arguments.items():
+        command += [f"--{name}", str(value)]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "XYREWARD_JUDGE": "local", "HF_HUB_OFFLINE": "1"},
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "rewards/xyreward/mean" in done.stdout
+    assert "judge/failure_rate" in done.stdout
 
 
 # ---------------------------------------------------------------- a judge that is paid

@@ -343,7 +343,6 @@ def metrics_of(batch: Batch) -> dict[str, float]:
     n = len(batch.scores)
     failures = batch.failures
     judged = [s.verdict for s in batch.scores if s.verdict is not None]
-    costs = [(s.verdict or s.failure) for s in batch.distinct]
     groups: dict[str, list[float]] = defaultdict(list)
     for item, score in zip(batch.items, batch.scores, strict=True):
         of_group = groups[item.content_hash]
@@ -359,9 +358,7 @@ def metrics_of(batch: Batch) -> dict[str, float]:
         "judge/from_store": _mean(
             [float(s.verdict is not None and s.verdict.cached) for s in batch.distinct]
         ),
-        "judge/cost_usd": sum(
-            float("nan") if one is None or one.cost_usd is None else one.cost_usd for one in costs
-        ),
+        "judge/cost_usd": sum(map(_cost, batch.distinct)),
         "judge/latency_p50_s": _quantile(batch.latencies_s, 0.5),
         "judge/latency_p95_s": _quantile(batch.latencies_s, 0.95),
         "judge/waited_s": batch.seconds,
@@ -394,6 +391,13 @@ def columns_of(batch: Batch) -> dict[str, list[Any]]:
         "judge_reason": [None if v is None else printable(v.reason) for v in verdicts],
         "judge_failure": [None if s.failure is None else s.failure.kind for s in batch.scores],
     }
+
+
+def _cost(score: Score) -> float:
+    """US dollars of one judgement; not a number where its price is unknown."""
+    of = score.verdict or score.failure
+    cost = 0.0 if of is None else of.cost_usd
+    return float("nan") if cost is None else cost
 
 
 def _mean(values: Sequence[float]) -> float:
