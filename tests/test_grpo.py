@@ -265,6 +265,21 @@ def test_a_judge_that_is_gone_ends_all_processes_with_a_checkpoint_and_resuming_
         assert 1 <= facts["judge of rewards calls"] <= 12  # three steps of four completions
 
 
+def test_an_adapter_is_trained_on_and_its_mark_remembers_the_base(
+    finished: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    run, _, _ = finished
+    changes: dict[str, Any] = {"lora": None, "audit": None, "grpo": {"max_steps": 1}}
+    path = config(tmp_path, str(run / "adapter"), evaluation={"parts": []}, **changes)
+    done = launch("grpo", "--config", path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    marks = [
+        json.loads((one / "adapter/xyreward.json").read_text()) for one in (run, tmp_path / "run")
+    ]
+    assert marks[0]["policy"] == marks[1]["policy"]
+    assert (tmp_path / "run/adapter/adapter_model.safetensors").is_file()
+
+
 def test_two_processes_ask_as_often_as_one_and_log_the_same(
     finished: tuple[Path, str, str], tiny: str, tmp_path: Path
 ) -> None:
