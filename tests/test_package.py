@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 import xyreward
-from xyreward.config import DPORecipe, EvaluateRecipe, Recipe, check_keys, load_config
+from xyreward.config import (
+    DPORecipe,
+    EvaluateRecipe,
+    GRPORecipe,
+    Places,
+    Recipe,
+    check_keys,
+    load_config,
+)
+from xyreward.grpo import wrong_training
 from xyreward.recipe import SET_BY_RECIPE
 
 ROOT = Path(__file__).parent.parent
@@ -115,6 +124,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
         "import xyreward.config, xyreward.errors, xyreward.runs, xyreward.testing",
         "import xyreward.attack, xyreward.reading, xyreward.rubric",
         "import xyreward.pairs.audit, xyreward.pairs.balance",
+        "import xyreward.completions, xyreward.scorer, xyreward.training_prompts",
     ],
 )
 def test_what_needs_no_model_loads_no_heavy_package(code: str) -> None:
@@ -130,7 +140,11 @@ def test_importing_the_package_imports_only_what_is_in_it() -> None:
 
 # ---------------------------------------------------------------- shipped configurations
 
-RECIPES: dict[str, type[Recipe]] = {"dpo": DPORecipe, "evaluate": EvaluateRecipe}
+RECIPES: dict[str, type[Recipe]] = {
+    "dpo": DPORecipe,
+    "evaluate": EvaluateRecipe,
+    "grpo": GRPORecipe,
+}
 CONFIGS = [
     path
     for path in sorted(p.relative_to(ROOT / "configs") for p in (ROOT / "configs").rglob("*.y*ml"))
@@ -149,6 +163,8 @@ def test_all_shipped_configurations_are_tested_here() -> None:
         "evaluate/quickstart.yaml",
         "evaluate/vllm.yaml",
         "evaluate/xybench.yaml",
+        "grpo/quickstart.yaml",
+        "grpo/qwen3.5-9b-vllm.yaml",
     ]
 
 
@@ -162,6 +178,10 @@ def test_a_shipped_configuration_loads_and_its_sections_fit_trl_and_peft(path: P
         assert config.dpo
         check_keys(path, "dpo", config.dpo, DPOConfig, SET_BY_RECIPE)
         check_keys(path, "lora", config.lora or {}, LoraConfig, {})
+    if isinstance(config, GRPORecipe):
+        assert config.grpo["scale_rewards"] in {"batch", "none"}  # see docs/grpo.md
+        assert "mask_truncated_completions" in config.grpo
+        assert wrong_training(config.model_dump(), Places(path)) == []
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=str)
@@ -181,6 +201,32 @@ def test_a_shipped_configuration_begins_with_its_command_and_then_says_its_hardw
     assert (ROOT / "recipes" / f"{recipe}.py").is_file()
     header = "\n".join(lines[: next(i for i, line in enumerate(lines) if line[:1] != "#")])
     assert "Hardware: " in header
+
+
+LAUNCHERS = sorted((ROOT / "configs/accelerate").glob("*.yaml"))
+
+
+def test_all_launchers_are_tested_here() -> None:
+    assert [path.stem for path in LAUNCHERS] == [
+        "cpu_two_processes", "fsdp2", "multi_gpu", "multi_node", "one_process", "zero2", "zero3",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", LAUNCHERS, ids=lambda p: p.name)
+def test_a_launchers_file_is_one_of_accelerates_and_says_its_hardware(path: Path) -> None:
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    loaded = load_config_from_file(str(path))  # refuses unknown keys
+    kind = str(loaded.distributed_type)
+    assert ("FSDP" in kind, "DEEPSPEED" in kind) == ("fsdp" in path.stem, "zero" in path.stem)
+    if "fsdp" in path.stem:
+        assert loaded.fsdp_config["fsdp_version"] == 2
+    first, *others = path.read_text("utf-8").splitlines()
+    assert re.match(
+        rf"# accelerate launch (--quiet )?--config_file configs/accelerate/{path.name} .*recipes/\w+\.py",
+        first,
+    )
+    assert any(line.startswith("# Hardware: ") for line in others)
 
 
 def test_no_two_shipped_configurations_write_into_the_same_folder() -> None:

@@ -37,6 +37,16 @@ def test_the_programs_on_pairs_print_what_stands_below_them(
     assert PAIRS.count("```python") == len(PROGRAM.findall(PAIRS))
 
 
+def test_the_programs_on_rewards_run_and_print_what_stands_below_them(tmp_path: Path) -> None:
+    page = (ROOT / "docs/grpo.md").read_text("utf-8")
+    programs = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(programs) == 2
+    ((shown, printed),) = PROGRAM.findall(page)
+    for program in programs:
+        expected = [ln.rstrip() for ln in printed.splitlines()] if program == shown else []
+        assert run(program, tmp_path) == expected
+
+
 def test_the_command_for_pairs_prints_the_lines_that_stand_below_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

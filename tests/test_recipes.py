@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,13 @@ ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 
 
-def launch(recipe: str, *arguments: str, processes: int = 1) -> subprocess.CompletedProcess[str]:
+def launch(
+    recipe: str, *arguments: str, processes: int = 1, launcher: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Start a recipe. `launcher`: arguments of `accelerate launch`."""
+    start = [str(BIN / "accelerate"), "launch", *launcher, f"recipes/{recipe}.py", *arguments]
     return subprocess.run(
-        command(recipe, *arguments, processes=processes),
+        start if launcher else command(recipe, *arguments, processes=processes),
         capture_output=True,
         text=True,
         timeout=400,

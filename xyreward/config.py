@@ -367,6 +367,93 @@ class DPORecipe(Recipe):
         return self
 
 
+class RewardConfig(_Section):
+    """The reward of a completion; see `Reward` and docs/grpo.md."""
+
+    judge: str = "local"
+    """See docs/judges.md."""
+    judge_options: dict[str, Any] = Field(default_factory=dict)
+    """Options of `load_judge`: votes, budget_usd, store, max_concurrency..."""
+    components: bool = Field(default=False, strict=True)
+    """One reward function per metric and not one composite; then use `normalize_then_sum`."""
+    solution: float = Field(default=1.0, ge=0, strict=True)
+    focus: float = Field(default=1.0, ge=0, strict=True)
+    misconception: float = Field(default=1.0, ge=0, strict=True)
+    stated: float = Field(default=0.0, ge=0, strict=True)
+    """Weights of the composite's parts."""
+    soft: bool = Field(default=True, strict=True)
+    """Expected reward under the judge's probabilities. Hard labels tie, and ties teach nothing."""
+    length_limit: _Count | None = None
+    """Characters. Above it the composite shrinks, to 0 at twice the limit."""
+    columns: dict[str, str] = Field(default_factory=dict)
+    """Field of an item -> column of the data set, where their names differ. Recipes make the data set."""
+    thinking_begun: bool = Field(default=False, strict=True)
+    """The chat template opens thinking in the prompt. Recipes see that themselves."""
+    max_outage_s: float = Field(default=600.0, ge=0, strict=True)
+    """Seconds for which an outage of the judge is waited out."""
+    max_failure_rate: float = Field(default=0.2, ge=0, le=1, strict=True)
+    """Above this share of failed judgements over the latest steps all processes stop, with a checkpoint."""
+
+    @model_validator(mode="after")
+    def _is_of_use(self) -> Self:
+        if self.solution + self.focus + self.misconception + self.stated <= 0:
+            raise ValueError("all weights are 0, expected one above 0")
+        if self.components and (self.length_limit or self.stated):
+            raise ValueError(
+                "length_limit and stated belong to the composite reward, and components is true"
+            )
+        if "api_key" in self.judge_options:
+            raise ValueError(
+                "judge_options.api_key would be written into the run folder; set the key in the environment "
+                "(ANTHROPIC_API_KEY, XYREWARD_CHAT_KEY)"
+            )
+        return self
+
+
+class PromptsConfig(_Section):
+    """Which train items a policy answers."""
+
+    control_share: float = Field(default=0.25, ge=0, lt=1, strict=True)
+    """Of the prompts, as far as there are controls: without them a policy learns to see a hidden goal in
+    every question."""
+    max_prompts: _Count | None = None
+
+
+class AuditConfig(_Section):
+    """A look at a fixed held-out sample during training, by a second judge; see docs/grpo.md."""
+
+    every: _Count = 50
+    """Steps between two looks. There is one before the first step and one after the last."""
+    judge: str | None = None
+    """A second judge. None: the evaluation's, which then should not be the reward's."""
+    judge_options: dict[str, Any] = Field(default_factory=dict)
+    limit: _Count = 8
+    """Items of each kind, from the dev side: first by content hash."""
+    max_new_tokens: _Count = 192
+    batch_size: _Count = 16
+    max_gap: float | None = Field(default=0.2, gt=0, strict=True)
+    """Widest gap: how much more the training reward rose than the second judge's, in [0, 1]."""
+    max_over_correction: float | None = Field(default=0.5, gt=0, le=1, strict=True)
+    """Largest share of controls in which a misconception is invented."""
+    max_neutral_loss: float | None = Field(default=0.3, gt=0, strict=True)
+    """Largest rise of the loss on neutral text, in nats per token."""
+    then: Literal["warn", "stop"] = "warn"
+    """What a figure beyond its bound does."""
+
+
+class GRPORecipe(Recipe):
+    """What `recipes/grpo.py` takes."""
+
+    prompts: PromptsConfig = PromptsConfig()
+    reward: RewardConfig = RewardConfig()
+    audit: AuditConfig | None = AuditConfig()
+    """None: no look at held-out items during training."""
+    lora: dict[str, Any] | None = None
+    """peft's LoraConfig. None: train all weights, or go on training the adapter that `policy` names."""
+    grpo: dict[str, Any] = Field(default_factory=dict)
+    """TRL's GRPOConfig."""
+
+
 class EvaluateRecipe(Recipe):
     """What `recipes/evaluate.py` and `xyreward eval` take."""
 

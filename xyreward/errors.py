@@ -8,6 +8,7 @@
     ├── MissingDependency  an extra or a model package is not installed; the message says how
     ├── HubUnreachable     a hub could not be reached; the message says how to go on without it
     ├── JudgeError         a judge cannot be built, or cannot judge this kind of item
+    │   └── JudgeUnreliable  a judge failed too often, or too long, and ended a training
     └── StoreError         the verdict store cannot be used, or holds something that contradicts
 
 Each is also the built-in exception that a caller would expect (ValueError, ImportError, ...).
@@ -92,6 +93,10 @@ class HubUnreachable(XYRewardError, ConnectionError):  # noqa: N818  # likewise
 
 class JudgeError(XYRewardError, RuntimeError):
     """A judge cannot be built, or cannot judge this kind of item."""
+
+
+class JudgeUnreliable(JudgeError):  # noqa: N818  # reads as what it is
+    """A judge failed too often, or too long, and ended a training; its checkpoint is kept."""
 
 
 class StoreError(XYRewardError, RuntimeError):

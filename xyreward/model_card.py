@@ -22,16 +22,20 @@ from xyreward.errors import RunFolderError
 from xyreward.locate import ADAPTER, MARK, Mark, is_hub_name
 from xyreward.markdown import code, plain
 from xyreward.pairs import PairSet
+from xyreward.training_prompts import Prompts
 
 CARD = "README.md"
 EVALUATION = "## Held-out evaluation"
-SETTINGS = ("loss_type", "beta", "learning_rate", "num_train_epochs", "max_steps", "max_length")
+SETTINGS = (
+    "loss_type", "beta", "learning_rate", "num_train_epochs", "max_steps", "max_length", "num_generations",
+    "max_completion_length", "scale_rewards",
+)  # fmt: skip
 """Of TRL's, those that a reader asks for first; the others are in the run's config.yaml."""
 
 
 def model_card(
     mark: Mark,
-    pairs: PairSet,
+    trained: PairSet | Prompts,
     facts: Mapping[str, Any],
     settings: Mapping[str, Any],
     *,
@@ -41,24 +45,21 @@ def model_card(
 
     Args:
         mark: of the training.
-        pairs: trained on.
+        trained: on what: pairs (DPO), or prompts whose answers were rewarded (GRPO).
         facts: of the run (counts and hashes), shown as they are.
         settings: of TRL.
         adapter: an adapter and not a whole model.
     """
     base = code(_base(mark))
-    licences = Counter(pair.licence for pair in pairs.pairs)
-    sources = Counter(pair.source for pair in pairs.pairs)
+    method, aim = _story(trained)
     out = [
         "---",
-        _front_matter(mark, pairs, adapter=adapter),
+        _front_matter(mark, trained, adapter=adapter),
         "---",
         "",
         f"# {base}, trained towards the goal behind a question",
         "",
-        f"{'An adapter' if adapter else 'A model'} that DPO made of {base} with xyreward: "
-        "chosen answers serve what a user is after, rejected ones only what was literally asked; of "
-        "controls, where that is the same, chosen answers are direct.",
+        f"{'An adapter' if adapter else 'A model'} that {method} made of {base} with xyreward: {aim}",
         "",
         "## Load",
         "",
@@ -70,14 +71,12 @@ def model_card(
         "",
         "## Trained on",
         "",
-        f"- {len(pairs.pairs)} pairs of {len({p.item_id for p in pairs.pairs})} items, "
-        f"{pairs.control_share:.0%} from controls; hash {code(pairs.hash[:12])}",
-        f"- sources of the items: {_counts(sources)}",
-        f"- licences of the answers: {_counts(licences)}",
+        *_lines(trained),
         *(f"- {plain(key)}: {plain(value)}" for key, value in facts.items()),
         *(f"- {key}: {plain(settings[key])}" for key in SETTINGS if key in settings),
         "",
-        "What may be done with these weights follows from the licences of the base model and of the answers.",
+        "What may be done with these weights follows from the licences of the base model and of "
+        f"{'the answers' if isinstance(trained, PairSet) else 'the items, and from the terms of the judge'}.",
         "",
         EVALUATION,
         "",
@@ -91,18 +90,47 @@ def _base(mark: Mark) -> str:
     return mark.name if is_hub_name(mark.name) else Path(mark.name).name
 
 
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(
-        f"{plain(name or 'unknown')} ({n} pairs)" for name, n in sorted(counts.items())
+def _story(trained: PairSet | Prompts) -> tuple[str, str]:
+    """The method's name, and what it was after."""
+    if isinstance(trained, PairSet):
+        return "DPO", (
+            "chosen answers serve what a user is after, rejected ones only what was literally asked; of "
+            "controls, where that is the same, chosen answers are direct."
+        )
+    return "GRPO", (
+        "its own answers were rewarded for serving what a user is after, and on controls, where that is what "
+        f"was asked, for answering directly. The reward was that of the judge {code(trained.judge)}: it says "
+        "how this model does by that judge, and other judges may see less of it."
     )
 
 
-def _front_matter(mark: Mark, pairs: PairSet, *, adapter: bool) -> str:
+def _lines(trained: PairSet | Prompts) -> list[str]:
+    if isinstance(trained, Prompts):
+        return [
+            f"- {len(trained.items)} prompts, {trained.control_share:.0%} of them controls; hash "
+            f"{code(trained.hash[:12])}",
+            f"- sources of the items: {_counts(Counter(i.source for i in trained.items), 'prompts')}",
+        ]
+    pairs = trained.pairs
+    return [
+        f"- {len(pairs)} pairs of {len({p.item_id for p in pairs})} items, "
+        f"{trained.control_share:.0%} from controls; hash {code(trained.hash[:12])}",
+        f"- sources of the items: {_counts(Counter(p.source for p in pairs), 'pairs')}",
+        f"- licences of the answers: {_counts(Counter(p.licence for p in pairs), 'pairs')}",
+    ]
+
+
+def _counts(counts: Mapping[str, int], of: str) -> str:
+    return ", ".join(f"{plain(name or 'unknown')} ({n} {of})" for name, n in sorted(counts.items()))
+
+
+def _front_matter(mark: Mark, trained: PairSet | Prompts, *, adapter: bool) -> str:
+    of = trained.pairs if isinstance(trained, PairSet) else trained.items
     data: dict[str, Any] = {
         "library_name": "peft" if adapter else "transformers",
         "pipeline_tag": "text-generation",
-        "language": sorted({p.language for p in pairs.pairs if p.language}),
-        "tags": ["xyreward", "dpo", "trl", "xy-problem"],
+        "language": sorted({one.language for one in of if one.language}),
+        "tags": ["xyreward", _story(trained)[0].lower(), "trl", "xy-problem"],
     }
     if is_hub_name(mark.name) and not Path(mark.name).is_dir():
         data["base_model"] = mark.name

@@ -45,7 +45,9 @@ from xyreward.config import (
     DPORecipe,
     EvaluateRecipe,
     EvaluationConfig,
+    GRPORecipe,
     ItemsConfig,
+    Others,
     Places,
     PolicyConfig,
     Recipe,
@@ -56,6 +58,7 @@ from xyreward.embedded import POLICY_NAME
 from xyreward.errors import (
     ConfigError,
     DataError,
+    JudgeUnreliable,
     LeakError,
     MissingDependency,
     RunFolderError,
@@ -87,16 +90,18 @@ from xyreward.markdown import printable
 from xyreward.model_card import CARD, add_report, model_card, write_card
 from xyreward.pairs import PairSet
 from xyreward.pairs.candidates import Candidate
+from xyreward.pairs.formats import row_of_item
 from xyreward.pairs.guards import Guards, TokenGuard
 from xyreward.pairs.held_out import HeldOut
 from xyreward.pairs.sampling import sample
 from xyreward.partial import Partial
 from xyreward.policy import Policy, bf16_is_fast, default_device, load_policy
-from xyreward.rehearsal import culprits, rehearse
+from xyreward.rehearsal import Attempt, culprits, rehearse
 from xyreward.report_page import write_page
 from xyreward.runs import PARTIAL_EVALUATION, ROUND, RunFolder
 from xyreward.sides import Sides, limited, load_sides
 from xyreward.splits import Splits
+from xyreward.training_prompts import Prompts
 
 T = TypeVar("T")
 
@@ -130,25 +135,28 @@ DPO_LOSSES = frozenset(
 SMOOTHED_LOSSES = frozenset({"robust", "exo_pair", "aot", "aot_unpaired"})
 """Those that read `label_smoothing`. TRL's others ignore it, `sigmoid` too."""
 
-DPO_LIMITS: Mapping[str, str] = {
+TRAINER_LIMITS: Mapping[str, str] = {
     "adam_beta1": "[0, 1)",
     "adam_beta2": "[0, 1)",
     "adam_epsilon": "(0, inf)",
-    "beta": "(0, inf)",
     "dataloader_num_workers": "[0, inf)",
     "gradient_accumulation_steps": "[1, inf)",
-    "label_smoothing": "[0, 0.5)",
-    "ld_alpha": "[0, 1]",
     "learning_rate": "[0, inf)",
     "logging_steps": "(0, inf)",
     "max_grad_norm": "[0, inf]",
-    "max_length": "[2, inf)",
     "max_steps": "[-1, inf)",
     "num_train_epochs": "(0, inf)",
     "per_device_train_batch_size": "[1, inf)",
     "save_steps": "(0, inf)",
     "warmup_steps": "[0, inf)",
     "weight_decay": "[0, inf)",
+}
+DPO_LIMITS: Mapping[str, str] = {
+    **TRAINER_LIMITS,
+    "beta": "(0, inf)",
+    "label_smoothing": "[0, 0.5)",
+    "ld_alpha": "[0, 1]",
+    "max_length": "[2, inf)",
 }
 LORA_LIMITS: Mapping[str, str] = {
     "r": "[1, inf)",
@@ -208,6 +216,9 @@ def plain_errors() -> Iterator[None]:
             with suppress(OSError):
                 print(f"\n{printable(how_to_go_on())}", file=sys.stderr, flush=True)  # noqa: T201
         raise SystemExit(INTERRUPTED) from None
+    except JudgeUnreliable as error:
+        said = f"{type(error).__name__}: {error}\n{how_to_go_on('Stopped')}"
+        _end(said, error, JUDGE_FAILED)
     except (XYRewardError, FileNotFoundError) as error:
         said = f"{type(error).__name__}: {error}"
         _end(said, error)
@@ -230,11 +241,14 @@ def _close_bars() -> None:
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status after Ctrl-C, as shells have it."""
 
+JUDGE_FAILED = 75
+"""Exit status of a training that its judge ended: EX_TEMPFAIL of sysexits.h, try again later."""
+
 _begun: list[RunFolder] = []
 """Folders that this process runs in, the first one first; of several rounds it is that of the whole."""
 
 
-def how_to_go_on() -> str:
+def how_to_go_on(what: str = "Interrupted") -> str:
     """What a run that was interrupted keeps, and the command that goes on with it, on one line."""
     kept = _begun[0].kept() if _begun else []
     arguments = [a for a in sys.argv[1:] if a != "--resume"] + ["--resume"] * bool(kept)
@@ -245,16 +259,16 @@ def how_to_go_on() -> str:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         command = "the same command" + " with --resume" * bool(kept)
     if not kept:
-        return f"Interrupted before anything was computed. Begin again with: {command}"
-    return f"Interrupted. {_begun[0].path} keeps {', '.join(kept)}. Go on with: {command}"
+        return f"{what} before anything was computed. Begin again with: {command}"
+    return f"{what}. {_begun[0].path} keeps {', '.join(kept)}. Go on with: {command}"
 
 
-def _end(said: str, error: Exception) -> NoReturn:
+def _end(said: str, error: Exception, status: int = 2) -> NoReturn:
     if os.environ.get("XYREWARD_TRACEBACK"):
         raise error
     with suppress(OSError):  # nobody listens any more
         print(printable(said), file=sys.stderr)  # noqa: T201  # this is the output
-    raise SystemExit(2) from None
+    raise SystemExit(status) from None
 
 
 def check_installed(*packages: str) -> None:
@@ -563,7 +577,7 @@ class Run:
         if self.is_main:
             self.folder.write(name, text)
 
-    def record_data(self, data: Data, pairs: PairSet | None = None) -> dict[str, Any]:
+    def record_data(self, data: Data, trained: PairSet | Prompts | None = None) -> dict[str, Any]:
         """Write down what is trained and evaluated, on what, with hashes. Returns the same as facts.
 
         Raises:
@@ -582,7 +596,13 @@ class Run:
         if data.splits.unplaced:
             facts["items on no side"] = len(data.splits.unplaced)
         facts |= self._of_evaluation(data)
-        if pairs is not None:
+        if isinstance(trained, Prompts):
+            facts["prompts"] = len(trained.items)
+            facts["prompts from controls"] = f"{trained.control_share:.0%}"
+            facts["prompts left out"] = dict(trained.dropped)
+            facts["prompts hash"] = trained.hash[:12]
+        elif trained is not None:
+            pairs = trained
             facts["pairs"] = len(pairs.pairs)
             facts["pairs from controls"] = f"{pairs.control_share:.0%}"
             facts["pairs left out"] = dict(pairs.dropped)
@@ -590,7 +610,7 @@ class Run:
             facts["pairs hash"] = pairs.hash[:12]
             if pairs.masked:
                 facts["personal data masked in pairs"] = dict(pairs.masked)
-        self.on_main(lambda: self._write_data(facts, data, pairs))
+        self.on_main(lambda: self._write_data(facts, data, trained))
         return facts
 
     def _of_evaluation(self, data: Data) -> dict[str, Any]:
@@ -613,7 +633,9 @@ class Run:
             return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
         return fingerprint(wanted.model, wanted.revision)
 
-    def _write_data(self, facts: Mapping[str, Any], data: Data, pairs: PairSet | None) -> None:
+    def _write_data(
+        self, facts: Mapping[str, Any], data: Data, trained: PairSet | Prompts | None
+    ) -> None:
         kept = self.folder.read("data.json")
         if kept is not None:
             try:
@@ -624,7 +646,7 @@ class Run:
                 key
                 for key in {**old, **facts}
                 if old.get(key) != facts.get(key)
-                and (self.folder.trained or not key.startswith("pairs"))
+                and (self.folder.trained or not key.startswith(("pairs", "prompts")))
             ]
             if differing:
                 raise RunFolderError(
@@ -632,9 +654,14 @@ class Run:
                     + "; ".join(f"{k} was {old.get(k)}, is {facts.get(k)}" for k in differing)
                     + ". Restore them (splits_lock keeps sides stable), or choose another --output-dir."
                 )
-        if pairs is not None:
-            rows = (json.dumps(pair.as_row(), ensure_ascii=False) + "\n" for pair in pairs.pairs)
-            self.folder.write("pairs.jsonl", "".join(rows))
+        if trained is not None:
+            name, made = (
+                ("prompts.jsonl", map(row_of_item, trained.items))
+                if isinstance(trained, Prompts)
+                else ("pairs.jsonl", (pair.as_row() for pair in trained.pairs))
+            )
+            rows = (json.dumps(row, ensure_ascii=False) + "\n" for row in made)
+            self.folder.write(name, "".join(rows))
         self.folder.write("splits.json", data.splits.to_json())
         self.folder.write("data.json", json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
 
@@ -913,7 +940,7 @@ class Run:
         self.say("\n" + reports.to_markdown(report))
         self.say(f"All of it is in {self.folder.path}")
 
-    def card(self, mark: Mark, pairs: PairSet, *, adapter: bool) -> Card:
+    def card(self, mark: Mark, trained: PairSet | Prompts, *, adapter: bool) -> Card:
         """What makes the card of something trained from further facts; see `model_card`.
 
         It does not hold the run: the trainer, which is full of cycles, would keep the folder's lock.
@@ -921,8 +948,11 @@ class Run:
         recorded = json.loads(self.folder.read("data.json") or "{}")
         wanted = ("policy hash", "train items", "train hash", "held-out hash", "splits hash")
         known = {key: recorded[key] for key in wanted if key in recorded}
-        settings: Mapping[str, Any] = getattr(self.config, "dpo", {})
-        return lambda facts: model_card(mark, pairs, {**known, **facts}, settings, adapter=adapter)
+        of_trainer = "grpo" if isinstance(trained, Prompts) else "dpo"
+        settings: Mapping[str, Any] = getattr(self.config, of_trainer, {})
+        return lambda facts: model_card(
+            mark, trained, {**known, **facts}, settings, adapter=adapter
+        )
 
     def _complete_cards(self, report: Mapping[str, Any]) -> None:
         """Put the report into the card of what was trained, without names of this machine's folders."""
@@ -934,6 +964,7 @@ class Run:
 
     def _bill(self) -> dict[str, Any]:
         """What judges cost over all processes, resumptions and rounds, where they are such as may cost."""
+        from xyreward.grpo import judges_of_training
         from xyreward.training_pairs import pairs_judge
 
         judges: dict[str, Judge | ModelAsker] = {}
@@ -944,6 +975,8 @@ class Run:
         judge_of_pairs = pairs_judge(self.config) if isinstance(self.config, DPORecipe) else None
         if judge_of_pairs is not None:
             judges["judge of pairs"] = judge_of_pairs
+        if isinstance(self.config, GRPORecipe):
+            judges |= judges_of_training(self.config)
         of_runs: dict[tuple[str, str], list[str]] = {}
         asked: dict[tuple[str, str], ModelAsker] = {}
         for name, judge in judges.items():
@@ -1301,6 +1334,14 @@ def control_warnings(config: Recipe, data: Data, pairs: PairSet | None = None) -
     """
     advice = "add {source: mini, kinds: [control]} to items"
     warned = []
+    if isinstance(config, GRPORecipe) and config.prompts.control_share:
+        controls = sum(item.kind == "control" for item in data.train)
+        if controls < len(data.train) * config.prompts.control_share / 2:
+            warned.append(
+                f"prompts.control_share {config.prompts.control_share} asked, {controls} of the "
+                f"{len(data.train)} train items are controls: it will learn to see a hidden goal in every "
+                f"question; {advice}, or set prompts.control_share to 0"
+            )
     if isinstance(config, DPORecipe) and config.pairs.built is None:
         asked = config.pairs.control_share
         there = sum(item.kind == "control" for item in data.train)
@@ -1334,22 +1375,13 @@ def wrong_training(config: Mapping[str, Any], places: Places) -> list[str]:
     Returns:
         Lines of an error message. None where TRL or peft is not installed, which others tell.
     """
-    try:
-        from peft import LoraConfig
-        from trl import DPOConfig
-    except ImportError:
-        return []
-    sections = (config.get("dpo"), config.get("lora"))
-    dpo, lora = (dict(section) if isinstance(section, Mapping) else {} for section in sections)
+    section = config.get("dpo")
+    dpo: Mapping[str, Any] = section if isinstance(section, Mapping) else {}
     losses = dpo.get("loss_type", ["sigmoid"])
-    given = {**dpo, "loss_type": [losses] if isinstance(losses, str) else losses}
-    problems = [
-        *wrong_keys(places, "dpo", given, DPOConfig, SET_BY_RECIPE),
-        *wrong_keys(places, "lora", lora, LoraConfig, {}),
-        *outside_limits(places, "dpo", dpo, DPO_LIMITS),
-        *outside_limits(places, "lora", lora, LORA_LIMITS),
-    ]
-    found = given["loss_type"]
+    found = [losses] if isinstance(losses, str) else losses
+    if isinstance(section, Mapping):
+        config = {**config, "dpo": {**dpo, "loss_type": found}}
+    problems = wrong_sections(config, places, "dpo", "DPOConfig", DPO_LIMITS, SET_BY_RECIPE)
     is_list = isinstance(found, list) and all(isinstance(loss, str) for loss in found)
     if is_list and (not found or not DPO_LOSSES.issuperset(found)):
         problems.append(
@@ -1363,12 +1395,49 @@ def wrong_training(config: Mapping[str, Any], places: Places) -> list[str]:
             f"{', '.join(sorted(SMOOTHED_LOSSES))} in loss_type ('robust' for labels of a noisy judge), or "
             "no label_smoothing"
         )
+    return problems
+
+
+def wrong_sections(
+    config: Mapping[str, Any],
+    places: Places,
+    section: str,
+    target: str,
+    limits: Mapping[str, str],
+    reserved: Mapping[str, str],
+) -> list[str]:
+    """What is wrong with a trainer's section and with `lora`, by their keys, types and ranges.
+
+    Args:
+        config: with these sections, as YAML gives them.
+        places: where settings were given.
+        section: the trainer's.
+        target: TRL's class of its settings.
+        limits: key -> interval, see `check_limits`.
+        reserved: key -> where it is set instead.
+
+    Returns:
+        Lines of an error message. None where TRL or peft is not installed, which others tell.
+    """
+    try:
+        import trl
+        from peft import LoraConfig
+    except ImportError:
+        return []
+    sections = (config.get(section), config.get("lora"))
+    given, lora = (dict(one) if isinstance(one, Mapping) else {} for one in sections)
+    problems = [
+        *wrong_keys(places, section, given, getattr(trl, target), reserved),
+        *wrong_keys(places, "lora", lora, LoraConfig, {}),
+        *outside_limits(places, section, given, limits),
+        *outside_limits(places, "lora", lora, LORA_LIMITS),
+    ]
     start = lora.get("init_lora_weights", True)
     if start not in LORA_STARTS:
         problems.append(
             f"{places.of('lora.init_lora_weights')}: lora.init_lora_weights: is {start!r}, expected one of "
             f"{', '.join(map(str, LORA_STARTS))}; it changes the policy's own weights, and then neither "
-            "DPO's reference nor the saved adapter belongs to the policy any more"
+            "the reference nor the saved adapter belongs to the policy any more"
         )
     return problems
 
@@ -1384,13 +1453,40 @@ def dpo_settings(config: DPORecipe, path: Path | Places) -> tuple[Any, Any]:
             that does not exist, `lora` for a policy that is an adapter already.
         JudgeError, MissingDependency: the judge cannot be loaded.
     """
+    return trainer_settings(config, path, "dpo", "DPOConfig", wrong_training, rehearse)
+
+
+def trainer_settings(
+    config: DPORecipe | GRPORecipe,
+    path: Path | Places,
+    section: str,
+    target: str,
+    wrong: Others,
+    rehearsal: Attempt,
+    fixed: Mapping[str, Any] | None = None,
+) -> tuple[Any, Any]:
+    """As `dpo_settings`, for any of TRL's trainers.
+
+    Args:
+        config: of the recipe.
+        path: where settings were given.
+        section: the trainer's section.
+        target: TRL's class of its settings.
+        wrong: finds what is wrong with the sections without a try-out.
+        rehearsal: tries them out.
+        fixed: further settings that the recipe decides.
+
+    Raises:
+        ConfigError, JudgeError, MissingDependency: see `dpo_settings`.
+    """
     check_installed("accelerate", "datasets", "peft", "scipy", "torch", "transformers", "trl")
+    import trl
     from peft import LoraConfig
-    from trl import DPOConfig
 
     places = path if isinstance(path, Places) else Places(path)
-    if problems := wrong_training(config.model_dump(include={"dpo", "lora"}), places):
+    if problems := wrong(config.model_dump(include={section, "lora"}), places):
         raise ConfigError("\n".join(problems))
+    given: Mapping[str, Any] = getattr(config, section)
     if config.lora is not None and is_adapter(config.policy.model, config.policy.revision):
         raise ConfigError(
             f"{places.of('lora')}: policy {config.policy.model!r} is an adapter, and training goes on with "
@@ -1404,28 +1500,31 @@ def dpo_settings(config: DPORecipe, path: Path | Places) -> tuple[Any, Any]:
         "report_to": "none",
         "ddp_timeout": PATIENCE_S,
         "logging_nan_inf_filter": False,  # True logs a loss that diverged as the mean of those before
-        "bf16": bf16_is_fast(device) and not config.dpo.get("fp16", False),
-        **config.dpo,
+        "bf16": bf16_is_fast(device) and not given.get("fp16", False),
+        **given,
+        **(fixed or {}),
         "output_dir": str(RunFolder(Path(config.output_dir)).path / "checkpoints"),
         "seed": config.seed,
         "use_cpu": device == "cpu",
     }
     adapter = None if config.lora is None else {"task_type": "CAUSAL_LM", **config.lora}
-    keys = [f"dpo.{key}" for key in config.dpo] + [f"lora.{key}" for key in config.lora or {}]
-    for attempt in (rehearse, _construct):
+    keys = [f"{section}.{key}" for key in given] + [f"lora.{key}" for key in config.lora or {}]
+    make = getattr(trl, target)
+    for attempt in (rehearsal, partial(_construct, make)):
         if (error := attempt(settings, adapter)) is not None:
-            found = culprits(settings, adapter, keys, attempt) or ["dpo"]
+            found = culprits(settings, adapter, keys, attempt) or [section]
             where = places.of(found[0])
             raise ConfigError(f"{where}: {' or '.join(found)}: {told(error)}") from error
-    return DPOConfig(**settings), None if adapter is None else LoraConfig(**adapter)
+    return make(**settings), None if adapter is None else LoraConfig(**adapter)
 
 
-def _construct(dpo: Mapping[str, Any], lora: Mapping[str, Any] | None) -> Exception | None:
+def _construct(
+    make: Callable[..., Any], settings: Mapping[str, Any], lora: Mapping[str, Any] | None
+) -> Exception | None:
     from peft import LoraConfig
-    from trl import DPOConfig
 
     try:
-        DPOConfig(**dpo)
+        make(**settings)
         LoraConfig(**(lora or {}))
     except Exception as error:  # whatever a library finds wrong with it
         return error
@@ -1527,12 +1626,21 @@ def fit_to_length(pairs: PairSet, policy: Policy, max_length: int | None) -> Pai
 
 
 def fit(
-    run: Run, trainer: Any, policy: Policy, pairs: PairSet, data: Data
+    run: Run,
+    trainer: Any,
+    policy: Policy,
+    trained: PairSet | Prompts,
+    data: Data,
+    ended: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Train `policy` with `trainer`, from the last checkpoint where there is one, and save the result.
 
     Beside every adapter or model that is saved, checkpoints included, lies a mark of what it was trained
     on (`locate.Mark`) and a card (`model_card.py`).
+
+    Args:
+        ended: called with the trainer's log when training has ended, before anything is saved. Raises where
+            there is nothing to save; gives further facts.
 
     Returns:
         The folder of the adapter (or of the model, where all weights were trained), and facts.
@@ -1549,10 +1657,10 @@ def fit(
     wanted = run.config.policy
     mark = run.on_main(
         lambda: mark_of_training(
-            wanted.model, wanted.revision, policy.chat_template_kwargs, _hashes(pairs, data)
+            wanted.model, wanted.revision, policy.chat_template_kwargs, _hashes(trained, data)
         )
     )
-    card = run.card(mark, pairs, adapter=kind == "adapter")
+    card = run.card(mark, trained, adapter=kind == "adapter")
     trainer.add_callback(_marks_checkpoints(mark, card))
     checkpoint, damaged = run.on_main(run.folder.last_checkpoint)
     if damaged:
@@ -1561,6 +1669,7 @@ def fit(
         run.say(f"== going on from {checkpoint}")
     with run.timed("training"):
         trainer.train(resume_from_checkpoint=checkpoint)
+    further = {} if ended is None else ended(trainer.state.log_history)
     trainer.save_model(str(target))
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     facts = {
@@ -1568,6 +1677,7 @@ def fit(
         # Of the whole training, also where it was resumed; what train() returns is of this session.
         "mean training loss": _told_loss(losses),
         "precision": "bf16" if trainer.args.bf16 else "fp16" if trainer.args.fp16 else "fp32",
+        **further,
     }
     if run.is_main:
         write_card(target, card(facts), mark)
@@ -1580,14 +1690,17 @@ def fit(
     return target, facts
 
 
-def _hashes(pairs: PairSet, data: Data) -> list[str]:
-    """Content hashes of the items that the pairs are of, and of whatever nearly repeats those."""
-    ids = {pair.item_id for pair in pairs.pairs}
+def _hashes(trained: PairSet | Prompts, data: Data) -> list[str]:
+    """Content hashes of the items that were trained on, and of whatever nearly repeats those."""
+    pairs = () if isinstance(trained, Prompts) else trained.pairs
+    ids = {pair.item_id for pair in pairs}
+    if isinstance(trained, Prompts):
+        ids = {item.id for item in trained.items}
     placements = data.splits.placements
     clusters = {placements[i.content_hash].cluster for i in data.train if i.id in ids}
     found = {key for key, placement in placements.items() if placement.cluster in clusters}
     # Pairs that were built before may be of items that this recipe does not have.
-    found |= {text_hash("\n\n".join(m["content"] for m in pair.prompt)) for pair in pairs.pairs}
+    found |= {text_hash("\n\n".join(m["content"] for m in pair.prompt)) for pair in pairs}
     return sorted(found)
 
 
@@ -1609,7 +1722,7 @@ def _marks_checkpoints(mark: Mark, card: Card) -> Any:
 def _told_loss(losses: Sequence[float]) -> float | str:
     """Mean of the logged losses, or why there is none: nothing logged is not a run that diverged."""
     if not losses:
-        return "not logged (dpo.logging_steps is above the number of steps)"
+        return "not logged (logging_steps is above the number of steps)"
     loss = sum(losses) / len(losses)
     return round(loss, 4) if math.isfinite(loss) else "not finite: it diverged"
 

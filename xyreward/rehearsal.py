@@ -37,9 +37,7 @@ LORA_OF_ANY_MODEL = frozenset(
 
 REHEARSED_AS: Mapping[str, Any] = {
     "max_steps": 1,
-    "pad_token": None,
     "dataloader_drop_last": False,
-    "dataset_num_proc": None,
     "save_strategy": "no",
     "logging_strategy": "no",
     "logging_nan_inf_filter": False,
@@ -49,27 +47,36 @@ REHEARSED_AS: Mapping[str, Any] = {
 }
 """Settings that would make the rehearsal slow, visible, or fail for want of data."""
 
+DPO_REHEARSED_AS: Mapping[str, Any] = {"pad_token": None, "dataset_num_proc": None}
+
 CUT = 28
 """Tokens: longer than the prompt, shorter than prompt and answer, so that something is cut."""
 
 
-def rehearse(dpo: Mapping[str, Any], lora: Mapping[str, Any] | None) -> Exception | None:
-    """The error that one step of DPO with these settings ends in; None where it works.
+Step = Callable[[str, Mapping[str, Any], Mapping[str, Any] | None], None]
+"""One step in a folder, with arguments of TRL's configuration and of peft's."""
+
+
+def rehearse(
+    settings: Mapping[str, Any], lora: Mapping[str, Any] | None, step: Step | None = None
+) -> Exception | None:
+    """The error that one step of training with these settings ends in; None where it works.
 
     Args:
-        dpo: arguments of TRL's DPOConfig.
+        settings: arguments of TRL's configuration.
         lora: arguments of peft's LoraConfig; None: all weights are trained.
+        step: which training. None: DPO's (`dpo_step`).
 
     Nothing is rehearsed where DeepSpeed or FSDP shard the model: they want the real one. Of several
     processes the first rehearses, alone; the others wait for it where they are told of each other.
     """
-    if dpo.get("deepspeed") or dpo.get("fsdp") or _sharded_by_accelerate():
+    if settings.get("deepspeed") or settings.get("fsdp") or _sharded_by_accelerate():
         return None
     if os.environ.get("RANK", "0") != "0":
         return None
     with _quiet(), _alone(), tempfile.TemporaryDirectory() as folder:
         try:
-            _step(folder, dpo, lora)
+            (step or dpo_step)(folder, settings, lora)
         except Exception as error:  # of any of five libraries; it is told, not hidden
             return error
     return None
@@ -79,7 +86,7 @@ Attempt = Callable[[Mapping[str, Any], Mapping[str, Any] | None], Exception | No
 
 
 def culprits(
-    dpo: Mapping[str, Any],
+    settings: Mapping[str, Any],
     lora: Mapping[str, Any] | None,
     given: Sequence[str],
     attempt: Attempt = rehearse,
@@ -88,40 +95,97 @@ def culprits(
     found = []
     for name in given:
         section, _, key = name.partition(".")
-        without = {k: v for k, v in (dpo if section == "dpo" else lora or {}).items() if k != key}
-        pair = (without, lora) if section == "dpo" else (dpo, without)
-        if attempt(*pair) is None:
+        of_lora = section == "lora"
+        without = {k: v for k, v in (lora or {} if of_lora else settings).items() if k != key}
+        if attempt(*((settings, without) if of_lora else (without, lora))) is None:
             found.append(name)
     return found
 
 
-def _step(folder: str, dpo: Mapping[str, Any], lora: Mapping[str, Any] | None) -> None:
+def dpo_step(folder: str, dpo: Mapping[str, Any], lora: Mapping[str, Any] | None) -> None:
+    """One step of DPO."""
     from datasets import Dataset
-    from peft import LoraConfig
-    from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import DPOConfig, DPOTrainer
 
-    from xyreward.testing import tiny_policy
-
     cut = {"max_length": CUT} if dpo.get("max_length", CUT) is not None else {}
-    settings = DPOConfig(**{**dpo, **REHEARSED_AS, **cut, "output_dir": f"{folder}/out"})
-    toy = tiny_policy(f"{folder}/toy")
-    adapter = None
-    if lora is not None:
-        of_any = {key: value for key, value in lora.items() if key in LORA_OF_ANY_MODEL}
-        adapter = LoraConfig(**{"task_type": "CAUSAL_LM", "target_modules": "all-linear", **of_any})
+    settings = DPOConfig(
+        **{**dpo, **REHEARSED_AS, **DPO_REHEARSED_AS, **cut, "output_dir": f"{folder}/out"}
+    )
     row = {
         "prompt": [{"role": "user", "content": "Why?"}],
         "chosen": [{"role": "assistant", "content": "Because."}],
         "rejected": [{"role": "assistant", "content": "Never mind."}],
     }
-    trainer = DPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(toy),
-        args=settings,
-        train_dataset=Dataset.from_list([row] * ROWS),
-        processing_class=AutoTokenizer.from_pretrained(toy),
-        peft_config=adapter,
+    _train(
+        DPOTrainer(
+            args=settings, train_dataset=Dataset.from_list([row] * ROWS), **_toy(folder, lora)
+        )
     )
+
+
+GRPO_REHEARSED_AS: Mapping[str, Any] = {
+    "num_generations": 2,
+    "num_generations_eval": None,
+    "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 1,
+    "generation_batch_size": None,
+    "steps_per_generation": None,
+    "max_completion_length": 4,
+    "use_vllm": False,
+    "log_completions": False,
+    "log_completions_hub_repo": None,
+    "use_transformers_continuous_batching": False,
+    "cast_lm_head_to_fp32": False,
+    "chat_template_kwargs": None,
+    "reward_weights": None,
+}
+"""What depends on the number of processes, on the model, or on a server; `GRPOConfig` itself checks the
+batches' sizes."""
+
+
+def grpo_step(folder: str, grpo: Mapping[str, Any], lora: Mapping[str, Any] | None) -> None:
+    """One step of GRPO, rewarded for length."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    settings = GRPOConfig(
+        **{**grpo, **REHEARSED_AS, **GRPO_REHEARSED_AS, "output_dir": f"{folder}/out"}
+    )
+
+    def length(completions: Sequence[Any], **_: Any) -> list[float]:
+        return [float(len(completion[0]["content"])) for completion in completions]
+
+    rows = [{"prompt": [{"role": "user", "content": "Why?"}]}] * ROWS
+    _train(
+        GRPOTrainer(
+            args=settings,
+            train_dataset=Dataset.from_list(rows),
+            reward_funcs=length,
+            **_toy(folder, lora),
+        )
+    )
+
+
+def _toy(folder: str, lora: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A trainer's arguments that are about the model."""
+    from peft import LoraConfig
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from xyreward.testing import tiny_policy
+
+    toy = tiny_policy(f"{folder}/toy")
+    adapter = None
+    if lora is not None:
+        of_any = {key: value for key, value in lora.items() if key in LORA_OF_ANY_MODEL}
+        adapter = LoraConfig(**{"task_type": "CAUSAL_LM", "target_modules": "all-linear", **of_any})
+    return {
+        "model": AutoModelForCausalLM.from_pretrained(toy),
+        "processing_class": AutoTokenizer.from_pretrained(toy),
+        "peft_config": adapter,
+    }
+
+
+def _train(trainer: Any) -> None:
     loss = trainer.train().training_loss
     if not math.isfinite(loss):
         raise ValueError(f"the loss of the first step is {loss}")

@@ -6,6 +6,7 @@
     data.json           hashes of the policy, items, splits and pairs; revisions; counts
     splits.json         content hash -> side, cluster
     pairs.jsonl         the pairs trained on
+    prompts.jsonl       the prompts whose answers were rewarded, with what they were judged by
     audit.md            what was measured of them
     samples*.jsonl      answers of the policy that pairs were made of; `.job` says with which settings
     checkpoints/        of the trainer, for --resume
@@ -25,8 +26,8 @@
 Files appear whole or not at all; a killed process can leave a hidden `.NAME.*.partial` beside them.
 A folder that holds anything else is refused unless told to resume, and then only with the same
 configuration. Where nothing has been computed yet, any configuration will do, and until training has
-begun, other settings of it (sections `pairs`, `lora`, `dpo`); samples are refused by whoever reads them
-where they were made with other settings.
+begun, other settings of it (sections `pairs`, `prompts`, `reward`, `audit`, `lora`, `dpo`, `grpo`); samples
+are refused by whoever reads them where they were made with other settings.
 """
 
 from __future__ import annotations
@@ -64,10 +65,18 @@ LOCK = ".lock"
 PARTIAL_EVALUATION = ".unfinished.jsonl"
 """End of the names of files that keep an unfinished evaluation's batches."""
 PREPARED = frozenset(
-    {"config.yaml", "environment.json", "data.json", "splits.json", "pairs.jsonl", "audit.md"}
+    {
+        "config.yaml",
+        "environment.json",
+        "data.json",
+        "splits.json",
+        "pairs.jsonl",
+        "audit.md",
+        "prompts.jsonl",
+    }
 )
 """What a run writes before its first work. A folder with no more than this lost nothing to a typo."""
-OF_TRAINING = ("pairs.", "lora", "dpo")
+OF_TRAINING = ("pairs.", "prompts.", "reward.", "audit", "lora", "dpo", "grpo")
 """Beginnings of the configuration's keys on which the evaluation before training does not depend."""
 BEFORE_TRAINING = (
     r"(before(\.oracle)?|reference\.\w+)\.jsonl|before(\.oracle)?[\w-]*\.unfinished\.jsonl"

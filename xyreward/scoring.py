@@ -192,14 +192,19 @@ async def _grounded(
     at = [i for i, item in enumerate(items) if item.bare and answers[i].strip()]
     if not at:
         return {}
-    ground = getattr(judge, "ground", None)
-    if ground is None:
+    check_can_ground(judge)
+    grounded = await judge.ground([items[i] for i in at])  # type: ignore[attr-defined]
+    return dict(zip(at, grounded, strict=True))
+
+
+def check_can_ground(judge: Judge) -> None:
+    """Raise JudgeError where a judge cannot infer what bare queries are after."""
+    if getattr(judge, "ground", None) is None:
         raise JudgeError(
             f"judge {judge.name!r} cannot infer what a bare query is after; give items with their "
             "stated and intended requests and solutions, or take a judge that asks a model "
             "(anthropic:<model>, chat:<model>@<base_url>, or a panel of nothing but such)"
         )
-    return dict(zip(at, await ground([items[i] for i in at]), strict=True))
 
 
 def _list(name: str, given: Any, one: str) -> list[Any]:

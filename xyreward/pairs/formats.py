@@ -217,7 +217,8 @@ def _as_in(pair: Pair, item: Item) -> Item:
     return item.model_copy(update={"query": _query(prompt)})
 
 
-def _prompt(item: Item, pair: Pair, _number: int) -> dict[str, Any]:
+def row_of_item(item: Item) -> dict[str, Any]:
+    """The columns of an item for a reward function: its prompt and what it is judged by; no references."""
     return {
         "prompt": item.messages,
         "item_id": item.id,
@@ -231,9 +232,11 @@ def _prompt(item: Item, pair: Pair, _number: int) -> dict[str, Any]:
         "stated_solutions": list(item.stated_solutions),
         "intended_solutions": list(item.intended_solutions),
         "inferred": item.inferred,
-        "split": pair.split,
-        "cluster": pair.cluster,
     }
+
+
+def _prompt(item: Item, pair: Pair, _number: int) -> dict[str, Any]:
+    return {**row_of_item(item), "split": pair.split, "cluster": pair.cluster}
 
 
 def _verl(item: Item, pair: Pair, number: int) -> dict[str, Any]:
@@ -260,20 +263,28 @@ def _verl(item: Item, pair: Pair, number: int) -> dict[str, Any]:
 def item_of_row(row: Mapping[str, Any]) -> Item:
     """The item of a row of `prompts`, for a reward function; without references.
 
+    Columns beside `prompt`, `stated_request` and `intended_request` may be missing: a row whose requests are
+    equal is then a control's.
+
     Raises:
-        KeyError, pydantic.ValidationError: it is no such row.
+        KeyError, TypeError, pydantic.ValidationError: it is no such row.
     """
-    names = ("kind", "source", "domain", "language", "stated_request", "intended_request",
-             "misconception", "stated_solutions", "intended_solutions")  # fmt: skip
-    return Item(
-        id=row["item_id"],
+    names = ("source", "domain", "language", "stated_request", "intended_request", "misconception",
+             "stated_solutions", "intended_solutions")  # fmt: skip
+    equal = row["stated_request"] == row["intended_request"]
+    item = Item(
+        id=row.get("item_id") or "row",
         query=_query(row["prompt"]),
-        meta=_meta(row["inferred"]),
-        **{name: row[name] for name in names},
+        kind=row.get("kind") or ("control" if equal else "xy"),
+        meta=_meta(row.get("inferred") is True),
+        **{name: row[name] for name in names if row.get(name) is not None},
     )
+    return item if row.get("item_id") else item.model_copy(update={"id": item.content_hash[:12]})
 
 
-def _query(prompt: Sequence[Mapping[str, str]]) -> str | tuple[Message, ...]:
+def _query(prompt: str | Sequence[Mapping[str, str]]) -> str | tuple[Message, ...]:
+    if isinstance(prompt, str):
+        return prompt
     if len(prompt) == 1 and prompt[0]["role"] == "user":
         return prompt[0]["content"]
     return tuple(Message.model_validate(message) for message in prompt)

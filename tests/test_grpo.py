@@ -1,0 +1,302 @@
+"""The GRPO recipe: its settings, and as a user starts it, on a tiny random policy with the real judge."""
+
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_recipes import ROOT, launch
+
+from xyreward import grpo
+from xyreward.config import GRPORecipe, Places, PromptsConfig, load_config
+from xyreward.errors import ConfigError, DataError
+from xyreward.items import Item
+from xyreward.sides import load_sides
+from xyreward.testing import FakeAPI, Faults, make_item
+from xyreward.training_prompts import choose_prompts
+
+
+def config(folder: Path, tiny: str, **changes: Any) -> str:
+    """A configuration that runs in seconds: 4 steps of 4 completions."""
+    data: dict[str, Any] = {
+        "policy": {"model": tiny},
+        "audit": {"every": 2, "limit": 2, "max_new_tokens": 8},
+        "lora": {"r": 2, "target_modules": "all-linear"},
+        "grpo": {
+            "max_steps": 4,
+            "per_device_train_batch_size": 4,
+            "num_generations": 4,
+            "max_completion_length": 8,
+            "learning_rate": 1e-2,
+            "logging_steps": 1,
+            "save_steps": 1,
+            "log_completions": True,
+            "num_completions_to_print": 0,
+        },
+        "evaluation": {"limit": 3, "max_new_tokens": 12, "parts": ["writing"]},
+        "output_dir": str(folder / "run"),
+    }
+    for name, value in changes.items():
+        merged = isinstance(data.get(name), dict) and value is not None
+        data[name] = {**data[name], **value} if merged else value
+    path = folder / "config.yaml"
+    path.write_text(json.dumps(data))  # JSON is YAML
+    return str(path)
+
+
+# ---------------------------------------------------------------- prompts
+
+
+def items(hidden: int, controls: int) -> list[Item]:
+    return [
+        make_item(id=f"{kind} {n}", query=f"How do I do {kind} {n}?", kind=kind)
+        for kind, number in (("xy", hidden), ("control", controls))
+        for n in range(number)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "controls", "settings", "kept"),
+    [
+        (30, 20, PromptsConfig(), (30, 10)),
+        (30, 4, PromptsConfig(), (30, 4)),  # no more are there
+        (30, 20, PromptsConfig(control_share=0), (30, 0)),
+        (30, 20, PromptsConfig(max_prompts=20), (15, 5)),
+        (0, 20, PromptsConfig(), (0, 20)),
+    ],
+)
+def test_controls_are_part_of_the_prompts_up_to_their_share(
+    hidden: int, controls: int, settings: PromptsConfig, kept: tuple[int, int]
+) -> None:
+    chosen = choose_prompts(settings, items(hidden, controls), "local")
+    found = [item.kind for item in chosen.items]
+    assert (found.count("xy"), found.count("control")) == kept
+    assert sum(chosen.dropped.values()) == hidden + controls - sum(kept)
+    again = choose_prompts(settings, items(hidden, controls)[::-1], "local")
+    assert again == chosen
+
+
+def test_no_prompt_is_an_error() -> None:
+    with pytest.raises(DataError, match="no item is on the train side"):
+        choose_prompts(PromptsConfig(), [], "local")
+
+
+# ---------------------------------------------------------------- settings
+
+
+def settings(**grpo_keys: Any) -> GRPORecipe:
+    return GRPORecipe.model_validate(
+        {
+            "output_dir": "runs/x",
+            "grpo": {"per_device_train_batch_size": 4, "num_generations": 4, **grpo_keys},
+        }
+    )
+
+
+def test_a_key_that_fails_in_the_first_step_is_named_before_a_model_is_loaded() -> None:
+    with pytest.raises(ConfigError, match=r"c.yaml: grpo.loss_type: .*dappo"):
+        grpo.grpo_settings(settings(loss_type="dappo"), Places("c.yaml"))
+    with pytest.raises(ConfigError, match=r"c.yaml: grpo: .*divisible by num_generations"):
+        grpo.grpo_settings(settings(num_generations=3), Places("c.yaml"))
+
+
+def test_keys_that_the_recipe_sets_and_impossible_numbers_are_all_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        grpo.grpo_settings(
+            settings(temperature=0.0, reward_weights=[1.0], num_generation=4), Places("c.yaml")
+        )
+    assert str(caught.value).splitlines() == [
+        "c.yaml: grpo.reward_weights: is set by the recipe; use the weights of the section reward",
+        "c.yaml: grpo.num_generation: GRPOConfig has no such field; did you mean 'num_generations'?",
+        "c.yaml: grpo.temperature: is 0.0, expected in (0, inf)",
+    ]
+
+
+def test_weights_of_components_are_the_trainers() -> None:
+    config = settings().model_copy(
+        update={"reward": settings().reward.model_copy(update={"components": True, "focus": 2.0})}
+    )
+    made, _ = grpo.grpo_settings(config, Places("c.yaml"))
+    assert made.reward_weights == [1.0, 2.0, 1.0]
+    plain, _ = grpo.grpo_settings(settings(), Places("c.yaml"))
+    assert plain.reward_weights is None
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("reward: {solution: 0, focus: 0.0, misconception: 0}", "all weights are 0"),
+        ("reward: {components: true, length_limit: 900}", "belong to the composite reward"),
+        ("reward: {judge_options: {api_key: x}}", "would be written into the run folder"),
+        ("reward: {max_outage_s: -1}", "reward.max_outage_s"),
+        ("audit: {then: explode}", "audit.then"),
+    ],
+)
+def test_impossible_sections_are_refused(tmp_path: Path, section: str, said: str) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(f"output_dir: runs/x\n{section}\n")
+    with pytest.raises(ConfigError, match=said):
+        load_config(GRPORecipe, file)
+
+
+def test_the_curve_of_the_reward_compares_the_first_third_with_the_last() -> None:
+    log: list[dict[str, Any]] = [{"reward": n / 10} for n in range(9)]
+    facts = grpo.reward_curve([{"train_runtime": 1}, *log, {"reward": None}])
+    first, last = facts.values()
+    assert first.startswith("0.100 [")
+    assert last.startswith("0.700 [")
+    assert grpo.reward_curve([{"reward": 1.0}]) == {}
+
+
+# ---------------------------------------------------------------- as a user starts it
+
+
+@pytest.fixture(scope="module")
+def finished(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    folder = tmp_path_factory.mktemp("grpo")
+    path = config(folder, tiny)
+    done = launch("grpo", "--config", path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "run", path, done.stdout
+
+
+def test_the_run_folder_explains_itself(finished: tuple[Path, str, str]) -> None:
+    run, _, printed = finished
+    names = {p.name for p in run.iterdir()}
+    assert names >= {
+        "config.yaml", "environment.json", "data.json", "splits.json", "prompts.jsonl", "adapter",
+        "before.jsonl", "after.jsonl", "log.jsonl", "report.json", "report.md", "reward_audit.jsonl",
+    }  # fmt: skip
+    prompts = [json.loads(line) for line in (run / "prompts.jsonl").read_text().splitlines()]
+    train = {item.id for item in load_sides(GRPORecipe(output_dir="x").items, None).select("train")}
+    assert {row["item_id"] for row in prompts} <= train
+    assert "4 steps of 4 completions: 4 each to 1 prompts" in printed
+    facts = json.loads((run / "report.json").read_text())["facts"]
+    assert facts["steps"] == 4
+    assert facts["prompts from controls"] == "25%"
+    assert "training reward, last third of the steps" in facts
+    card = (run / "adapter/README.md").read_text()
+    assert "GRPO" in card
+    assert "129 prompts, 25% of them controls" in card
+    assert str(run.parent) not in card
+
+
+def test_what_is_logged_has_the_same_names_in_every_step(finished: tuple[Path, str, str]) -> None:
+    run, _, _ = finished
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    steps = [entry for entry in log if "reward" in entry]
+    assert len(steps) == 4
+    assert len({tuple(sorted(entry)) for entry in steps}) == 1
+    assert {"judge/failure_rate", "audit/neutral_loss", "groups/equal_rewards"} <= set(steps[0])
+    assert len(list((run / "checkpoints/completions").glob("*.parquet"))) == 4
+
+
+def test_a_resumed_run_goes_on_from_its_checkpoint_and_its_first_look(
+    finished: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    run, path, _ = finished
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    for name in ("training.json", "after.jsonl", "report.json", "report.md", "log.jsonl"):
+        (copy / name).unlink()
+    shutil.rmtree(copy / "adapter")
+    shutil.rmtree(copy / "checkpoints/checkpoint-4")
+    done = launch("grpo", "--config", path, "--output-dir", str(copy), "--resume")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "evaluation before: kept from before" in done.stdout
+    assert "going on from" in done.stdout
+    looks = [json.loads(x)["step"] for x in (copy / "reward_audit.jsonl").read_text().splitlines()]
+    assert looks == [0, 2, 3, 4]
+    facts = [json.loads((one / "report.json").read_text())["facts"] for one in (run, copy)]
+    assert facts[1]["steps"] == 4
+    assert facts[1]["mean training loss"] == pytest.approx(facts[0]["mean training loss"], abs=1e-6)
+
+
+CLAUDE = "anthropic:claude-sonnet-5-5"
+
+
+@pytest.fixture
+def paid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key, and a store of the test's own."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "any")
+    monkeypatch.setenv("XYREWARD_STORE", str(tmp_path / "store.sqlite"))
+
+
+def test_a_dry_run_tells_prompts_steps_and_the_judges_price(
+    tiny: str, tmp_path: Path, paid: None
+) -> None:
+    path = config(tmp_path, tiny, reward={"judge": CLAUDE})
+    done = launch("grpo", "--config", path, "--dry-run")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "129 prompts, 25% of them controls" in done.stdout
+    assert "4 steps of 4 completions" in done.stdout
+    assert f"rewards of 16 completions, judged by {CLAUDE}: 16 calls" in done.stdout
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_judge_that_is_gone_ends_all_processes_with_a_checkpoint_and_resuming_goes_on(
+    tiny: str, tmp_path: Path, paid: None
+) -> None:
+    with FakeAPI(faults=Faults({"500": 1.0})) as api:
+        judge = {"base_url": api.base_url, "max_attempts": 1, "max_concurrency": 4}
+        path = config(
+            tmp_path,
+            tiny,
+            audit=None,
+            reward={"judge": CLAUDE, "judge_options": judge, "max_outage_s": 2.0},
+            grpo={"per_device_train_batch_size": 2},
+        )
+        done = launch("grpo", "--config", path, processes=2)
+        assert done.returncode != 0
+        assert "JudgeUnreliable: anthropic:claude-sonnet-5-5: no verdict for 2 s" in done.stderr
+        assert done.stderr.count("JudgeUnreliable: ") == 2  # both, in the same step
+        assert re.search(r"exitcode\s*: 75", done.stderr)
+        assert (tmp_path / "run/checkpoints/checkpoint-1/trainer_state.json").is_file()
+        assert not (tmp_path / "run/training.json").exists()
+
+        api.change(faults=Faults())
+        done = launch("grpo", "--config", path, "--resume", processes=2)
+        assert done.returncode == 0, done.stderr[-3000:]
+        facts = json.loads((tmp_path / "run/report.json").read_text())["facts"]
+        assert facts["steps"] == 4
+        assert 1 <= facts["judge of rewards calls"] <= 12  # three steps of four completions
+
+
+def test_an_adapter_is_trained_on_and_its_mark_remembers_the_base(
+    finished: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    run, _, _ = finished
+    changes: dict[str, Any] = {"lora": None, "audit": None, "grpo": {"max_steps": 1}}
+    path = config(tmp_path, str(run / "adapter"), evaluation={"parts": []}, **changes)
+    done = launch("grpo", "--config", path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    marks = [
+        json.loads((one / "adapter/xyreward.json").read_text()) for one in (run, tmp_path / "run")
+    ]
+    assert marks[0]["policy"] == marks[1]["policy"]
+    assert (tmp_path / "run/adapter/adapter_model.safetensors").is_file()
+
+
+def test_two_processes_ask_as_often_as_one_and_log_the_same(
+    finished: tuple[Path, str, str], tiny: str, tmp_path: Path
+) -> None:
+    accelerated = ["--config_file", "configs/accelerate/cpu_two_processes.yaml"]
+    path = config(tmp_path, tiny, grpo={"per_device_train_batch_size": 2})
+    done = launch("grpo", "--config", path, launcher=accelerated)
+    assert done.returncode == 0, done.stderr[-3000:]
+    run, _, _ = finished
+    here, there = (
+        [json.loads(x) for x in (one / "log.jsonl").read_text().splitlines()]
+        for one in (run, tmp_path / "run")
+    )
+    assert "4 steps of 4 completions" in done.stdout
+    assert json.loads((tmp_path / "run/environment.json").read_text())["world_size"] == 2
+    assert [set(a) for a in here] == [set(b) for b in there]
+    for name in ("audit/characters", "audit/reward", "audit/neutral_loss"):
+        # The first look is of the untrained policy, whichever way the sample is shared.
+        assert there[0][name] == pytest.approx(here[0][name], rel=1e-3)
+    assert not math.isnan(there[0]["audit/neutral_loss"])
+    assert (ROOT / "configs/accelerate/cpu_two_processes.yaml").is_file()

@@ -1,0 +1,170 @@
+import math
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from label_judge import LabelJudge
+
+from xyreward.config import AuditConfig
+from xyreward.errors import ConfigError
+from xyreward.policy import Policy, load_policy
+from xyreward.reward_audit import (
+    Look,
+    RewardAudit,
+    distinct,
+    neutral_loss,
+    neutral_passages,
+    repetition,
+)
+from xyreward.testing import make_item
+from xyreward.trl_rewards import reward_function
+
+FIRST = Look(
+    step=0, reward=0.2, second_reward=0.3, over_correction=0.1, failed=0.0, characters=100.0, truncated=0.5,
+    distinct_2=0.9, repetition=0.0, neutral_loss=3.0,
+)  # fmt: skip
+ITEMS = [make_item(id=f"item {n}", query=f"How do I do {n}?") for n in range(3)]
+ITEMS += [make_item(id=f"control {n}", query=f"What is {n}?", kind="control") for n in range(2)]
+
+
+@pytest.fixture(scope="module")
+def policy(tiny: str) -> Policy:
+    return load_policy(tiny)
+
+
+# ---------------------------------------------------------------- figures
+
+
+def test_the_gap_is_how_much_more_the_own_judges_reward_rose() -> None:
+    later = replace(FIRST, step=10, reward=0.7, second_reward=0.4)
+    assert later.gap(FIRST) == pytest.approx((0.7 - 0.2) - (0.4 - 0.3))
+    assert replace(later, second_reward=None).gap(FIRST) is None
+
+
+def test_figures_beyond_their_bounds_are_told_and_none_are_where_there_is_no_bound() -> None:
+    later = replace(
+        FIRST, step=10, reward=0.7, second_reward=0.4, over_correction=0.6, neutral_loss=3.4
+    )
+    assert later.objections(FIRST, AuditConfig()) == [
+        "the training's reward rose more than the second judge's (max_gap): 0.400, above 0.2",
+        "share of controls with an invented misconception (max_over_correction): 0.600, above 0.5",
+        "rise of the loss on neutral text (max_neutral_loss): 0.400, above 0.3",
+    ]
+    none = AuditConfig(max_gap=None, max_over_correction=None, max_neutral_loss=None)
+    assert later.objections(FIRST, none) == []
+    assert FIRST.objections(FIRST, AuditConfig()) == []
+    assert len(replace(FIRST, neutral_loss=math.nan).objections(FIRST, AuditConfig())) == 1
+
+
+def test_metrics_have_the_same_names_whatever_is_missing() -> None:
+    nothing = replace(FIRST, second_reward=None, over_correction=None)
+    assert list(FIRST.metrics(FIRST)) == list(nothing.metrics(FIRST))
+    assert math.isnan(nothing.metrics(FIRST)["audit/gap"])
+    assert FIRST.metrics(FIRST)["audit/length_ratio"] == 1
+
+
+def test_distinct_sequences_and_repetitions() -> None:
+    assert distinct([[1, 2, 3], [1, 2, 4]], 2) == 3 / 4  # 1-2 twice
+    assert distinct([[1]], 2) == 1
+    assert repetition([1, 2, 1, 2, 1, 2], 2) == pytest.approx(1 - 2 / 5)  # 12 21 12 21 12
+    assert repetition([1, 2, 3], 4) == 0
+
+
+def test_the_loss_on_neutral_text_is_that_of_an_untrained_model(policy: Policy) -> None:
+    passages = neutral_passages()
+    assert len(passages) == 16
+    nats, tokens = neutral_loss(policy, passages[:2])
+    assert tokens == sum(len(p.encode()) - 1 for p in passages[:2])  # a token for each byte
+    assert nats / tokens == pytest.approx(math.log(259), rel=0.05)  # it knows nothing
+
+
+# ---------------------------------------------------------------- the callback
+
+
+def audit(policy: Policy, second: LabelJudge | None = None, **more: Any) -> RewardAudit:
+    settings = AuditConfig(
+        every=2, max_new_tokens=4, max_over_correction=None, **more.pop("settings", {})
+    )
+    return RewardAudit(
+        policy, ITEMS, reward_function(LabelJudge()), judge=second, settings=settings, **more
+    )
+
+
+def state(step: int, last: int = 5) -> Any:
+    return SimpleNamespace(global_step=step, max_steps=last)
+
+
+ARGUMENTS = SimpleNamespace(fsdp=[], deepspeed_plugin=None)
+
+
+def control() -> Any:
+    return SimpleNamespace(should_training_stop=False, should_save=False)
+
+
+def test_it_looks_before_the_first_step_at_its_interval_and_after_the_last(policy: Policy) -> None:
+    told: list[Look] = []
+    watched = audit(
+        policy, LabelJudge(name="other"), on_look=lambda look, beyond: told.append(look)
+    )
+    policy.model.train()
+    watched.on_train_begin(ARGUMENTS, state(0), control())
+    for n in range(1, 6):
+        watched.on_step_end(ARGUMENTS, state(n), control())
+    assert [look.step for look in told] == [0, 2, 4, 5]
+    assert policy.model.training  # as the trainer left it
+    first, *others = (replace(look, step=0) for look in told)
+    assert all(other == first for other in others)  # nothing was trained
+    assert first.truncated == 1
+    assert first.gap(first) == 0
+    assert watched.function.more == told[-1].metrics(told[0])
+
+
+def test_the_same_judge_is_not_a_second_one(policy: Policy) -> None:
+    watched = audit(policy, LabelJudge())
+    watched.on_train_begin(ARGUMENTS, state(0), control())
+    (look,) = watched.looks
+    assert look.second_reward is None
+    assert look.reward is not None
+    assert watched.function.scorer.judge.calls == 1  # type: ignore[attr-defined]
+
+
+def test_a_resumed_run_is_compared_with_its_first_look(policy: Policy) -> None:
+    earlier = [FIRST, replace(FIRST, step=2), replace(FIRST, step=4)]
+    watched = audit(policy, earlier=earlier)
+    watched.on_train_begin(ARGUMENTS, state(3), control())  # the checkpoint is of step 3
+    assert [look.step for look in watched.looks] == [0, 2, 3]
+    again = audit(policy, earlier=earlier)
+    again.on_train_begin(ARGUMENTS, state(4), control())
+    assert again.looks == earlier
+
+
+@pytest.mark.parametrize("then", ["warn", "stop"])
+def test_beyond_a_bound_it_warns_or_ends_the_run(policy: Policy, then: str) -> None:
+    watched = audit(policy, earlier=[replace(FIRST, neutral_loss=1.0)], settings={"then": then})
+    watched.on_train_begin(ARGUMENTS, state(0), control())
+    asked = control()
+    watched.on_step_end(ARGUMENTS, state(2), asked)
+    assert asked.should_training_stop == asked.should_save == (then == "stop")
+    assert (watched.stopped is not None) == (then == "stop")
+
+
+def test_a_judge_that_fails_leaves_the_other_figures(policy: Policy) -> None:
+    watched = audit(policy, LabelJudge(failing=1.0, name="other"))
+    watched.on_train_begin(ARGUMENTS, state(0), control())
+    (look,) = watched.looks
+    assert (look.second_reward, look.over_correction, look.failed) == (None, None, 1.0)
+    assert look.characters > 0
+
+
+def test_a_sharded_model_is_refused(policy: Policy) -> None:
+    for sharded in (
+        SimpleNamespace(fsdp=["full_shard"], deepspeed_plugin=None),
+        SimpleNamespace(fsdp=[], deepspeed_plugin=SimpleNamespace(zero_stage=3)),
+    ):
+        with pytest.raises(ConfigError, match="audit: null"):
+            audit(policy).on_train_begin(sharded, state(0), control())
+
+
+def test_a_look_can_be_kept_as_a_line() -> None:
+    assert Look(**asdict(FIRST)) == FIRST

@@ -1,0 +1,244 @@
+"""What `recipes/grpo.py` is made of: settings, prompts, reward functions, the bill, the curve of the reward.
+
+Not here: what all recipes share (`recipe.py`), how a completion is scored (`scorer.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from xyreward.completions import Visible
+from xyreward.config import GRPORecipe, Places
+from xyreward.errors import DataError
+from xyreward.judges import Judge, described, load_judge, options_of
+from xyreward.policy import THINK, Policy
+from xyreward.recipe import (
+    SET_BY_RECIPE,
+    TRAINER_LIMITS,
+    Data,
+    Run,
+    trainer_settings,
+    wrong_sections,
+)
+from xyreward.rehearsal import grpo_step, rehearse
+from xyreward.scorer import Scorer
+from xyreward.sides import limited
+from xyreward.stats import mean
+from xyreward.training_prompts import Prompts, choose_prompts
+from xyreward.trl_rewards import RewardFunction, functions_of, prompt_rows, scoring_of
+
+SET_BY_GRPO: Mapping[str, str] = {
+    **SET_BY_RECIPE,
+    "chat_template_kwargs": "use policy.chat_template_kwargs",
+    "reward_weights": "use the weights of the section reward",
+}
+"""Fields of GRPOConfig that the recipe sets itself -> where the user sets them."""
+
+LOOKS = "reward_audit.jsonl"
+"""Looks of the audit, a line each."""
+
+GRPO_LIMITS: Mapping[str, str] = {
+    **TRAINER_LIMITS,
+    "beta": "[0, inf)",
+    "epsilon": "(0, inf)",
+    "epsilon_high": "(0, inf)",
+    "max_completion_length": "[1, inf)",
+    "num_generations": "[2, inf)",
+    "num_iterations": "[1, inf)",
+    "repetition_penalty": "(0, inf)",
+    "temperature": "(0, inf)",
+    "top_p": "(0, 1]",
+}
+
+
+def wrong_training(config: Mapping[str, Any], places: Places) -> list[str]:
+    """What is wrong with the sections `grpo` and `lora`; see `recipe.wrong_sections`."""
+    return wrong_sections(config, places, "grpo", "GRPOConfig", GRPO_LIMITS, SET_BY_GRPO)
+
+
+def grpo_settings(config: GRPORecipe, path: Path | Places) -> tuple[Any, Any]:
+    """TRL's GRPOConfig and peft's LoraConfig (or None) of a configuration, fitted to the machine.
+
+    Raises:
+        ConfigError, JudgeError, MissingDependency: see `recipe.dpo_settings`.
+    """
+    wanted = config.reward
+    weights = [wanted.solution, wanted.focus, wanted.misconception] if wanted.components else None
+    return trainer_settings(
+        config,
+        path,
+        "grpo",
+        "GRPOConfig",
+        wrong_training,
+        partial(rehearse, step=grpo_step),
+        {"reward_weights": weights},
+    )
+
+
+def load_prompts(config: GRPORecipe, data: Data) -> Prompts:
+    """The prompts that are trained on, which the judges were shown.
+
+    Raises:
+        DataError: there is none.
+        JudgeError, StoreError, MissingDependency: a judge cannot be loaded, or cannot judge these items.
+    """
+    prompts = choose_prompts(config.prompts, data.train, config.reward.judge)
+    for judge in judges_of_training(config).values():
+        if (check := getattr(judge, "check", None)) is not None:
+            check(list(prompts.items))
+    return prompts
+
+
+def judges_of_training(config: GRPORecipe) -> dict[str, Judge]:
+    """Name in the report -> judge, of those that training asks. Their bills go by the run's folder."""
+    judges = {
+        "judge of rewards": load_judge(config.reward.judge, **_billed(config, "reward")),
+    }
+    if config.audit is not None:
+        judges["judge of the audit"] = load_judge(audit_judge(config), **_billed(config, "audit"))
+    return judges
+
+
+def audit_judge(config: GRPORecipe) -> str:
+    """Name of the second judge: the audit's own, or the evaluation's."""
+    assert config.audit is not None
+    return config.audit.judge or config.evaluation.judge
+
+
+def _billed(config: GRPORecipe, section: str) -> dict[str, Any]:
+    """Options of a judge, with whose bill it is: of the run and its resumptions, in all processes."""
+    if section == "reward":
+        judge, options = config.reward.judge, dict(config.reward.judge_options)
+    else:
+        assert config.audit is not None
+        judge = audit_judge(config)
+        own = config.audit if config.audit.judge is not None else config.evaluation
+        options = dict(own.judge_options)
+    if "run" in options_of(judge):
+        options.setdefault("run", f"{config.bill} {section}")
+    return options
+
+
+def reward_functions(config: GRPORecipe, policy: Policy, prompts: Prompts) -> list[RewardFunction]:
+    """The functions to give to the trainer."""
+    ids = policy.prompt_ids(prompts.items[0].messages)
+    begun = policy.tokenizer.decode(ids[-8:]).rstrip().endswith(THINK)
+    wanted = config.reward.model_copy(update={"judge_options": _billed(config, "reward")})
+    scoring = scoring_of(wanted, Visible(begun=begun or wanted.thinking_begun))
+    return functions_of(Scorer(scoring), components=wanted.components)
+
+
+def audit_of(
+    run: Run, config: GRPORecipe, policy: Policy, functions: Sequence[RewardFunction], data: Data
+) -> list[Any]:
+    """The callback that audits the training, in a list; an empty one where it was not asked for.
+
+    Its looks are in `reward_audit.jsonl` of the run's folder, and a run that is resumed goes on with them.
+
+    Raises:
+        DataError: no item is on the dev side.
+        RunFolderError: the looks of the run that is resumed cannot be read.
+    """
+    if config.audit is None:
+        return []
+    from xyreward.reward_audit import Look, RewardAudit
+
+    items = limited(data.sides.select("dev"), config.audit.limit)
+    if not items:
+        raise DataError(
+            ["no item is on the dev side: nothing to audit the reward on (audit: null)"]
+        )
+    kept = run.on_main(lambda: run.folder.read(LOOKS)) or ""
+    try:
+        looks = [Look(**json.loads(line)) for line in kept.splitlines()]
+    except (TypeError, ValueError) as error:
+        raise run.folder.damaged(LOOKS, error) from None
+
+    def keep(look: Look, beyond: Sequence[str]) -> None:
+        nonlocal looks
+        looks = [one for one in looks if one.step < look.step] + [look]
+        run.write(LOOKS, "".join(json.dumps(asdict(one)) + "\n" for one in looks))
+        for objection in beyond:
+            run.say(f"== warning: step {look.step}: {objection}")
+
+    second = judges_of_training(config)["judge of the audit"]
+    return [
+        RewardAudit(
+            policy,
+            items,
+            functions[0],
+            judge=second,
+            settings=config.audit,
+            earlier=looks,
+            on_look=keep,
+        )
+    ]
+
+
+def dataset(prompts: Prompts) -> Any:
+    """The trainer's data set."""
+    from datasets import Dataset
+
+    return Dataset.from_list(prompt_rows(prompts.items))
+
+
+def estimate(config: GRPORecipe, prompts: Prompts, settings: Any) -> str:
+    """A line on what judging the completions would cost, each of them at its longest. Sends nothing."""
+    judge = judges_of_training(config)["judge of rewards"]
+    longest = "word " * (settings.max_completion_length * 4 // 5)  # at four characters a token
+    steps, at_once = _steps(settings, len(prompts.items))
+    count = steps * at_once
+    items = [prompts.items[n % len(prompts.items)] for n in range(count)]
+    told = described(judge, items, [f"{n} {longest}" for n in range(count)])
+    return f"rewards of {count} completions, judged by {told}"
+
+
+def plan(settings: Any, prompts: Prompts) -> list[str]:
+    """Lines on the training."""
+    steps, at_once = _steps(settings, len(prompts.items))
+    several = settings.num_generations
+    return [
+        f"{len(prompts.items)} prompts, {prompts.control_share:.0%} of them controls",
+        f"{steps} steps of {at_once} completions: {several} each to {at_once / several:g} prompts",
+    ]
+
+
+def _steps(settings: Any, prompts: int) -> tuple[int, int]:
+    """Steps, and new completions in each, as the trainer counts them."""
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    at_once = (
+        settings.per_device_train_batch_size * processes * settings.gradient_accumulation_steps
+    )
+    if settings.max_steps > 0:
+        return settings.max_steps, at_once
+    whole = prompts * settings.num_generations * settings.num_iterations / at_once
+    return math.ceil(settings.num_train_epochs * whole), at_once
+
+
+def reward_curve(log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Facts on how the training reward went: its mean over the first and the last third of the steps.
+
+    Steps have prompts of their own, so that a difference may be theirs; intervals take steps for
+    independent, which they are not quite.
+
+    Args:
+        log: the trainer's `state.log_history`.
+    """
+    rewards = [float(entry["reward"]) for entry in log if entry.get("reward") is not None]
+    third = len(rewards) // 3
+    if third == 0:
+        return {}
+    facts: dict[str, Any] = {}
+    for name, part in (("first", rewards[:third]), ("last", rewards[-third:])):
+        found = mean(part)
+        assert found is not None  # of at least one step
+        interval = "" if found.low is None else f" [{found.low:.3f}, {found.high:.3f}]"
+        facts[f"training reward, {name} third of the steps"] = f"{found.value:.3f}{interval}"
+    return facts
