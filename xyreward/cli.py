@@ -1,9 +1,10 @@
-"""The command line: `xyreward score | pairs | agree | annotate | attack | judge | store`.
+"""The command line: `xyreward score | pairs | compare | agree | annotate | attack | judge | store`.
 
     xyreward score answers.jsonl --items mini --judge anthropic --out verdicts.jsonl --dry-run
     xyreward pairs --items mini --out pairs/mini
     xyreward annotate answers.jsonl --items mini --out sheet.html
     xyreward agree labels.jsonl verdicts.jsonl --record
+    xyreward compare runs/one runs/other
     xyreward attack --judge local
     xyreward judge check anthropic:claude-sonnet-5-5
     xyreward judge compare local anthropic
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 
 from xyreward.cli_agree import agree, annotate
+from xyreward.cli_compare import compare as compare_runs
 from xyreward.cli_pairs import pairs
 from xyreward.errors import JudgeError, StoreError, XYRewardError, printable
 from xyreward.interrupts import INTERRUPT, INTERRUPTED
@@ -362,6 +364,7 @@ def attack(
 _command(app)(_judge_options()(pairs))
 _command(app)(_judge_options()(agree))
 _command(app)(annotate)
+_command(app, "compare")(compare_runs)
 
 
 # ---------------------------------------------------------------- judges
