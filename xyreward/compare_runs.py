@@ -371,7 +371,7 @@ def _metrics(
     clusters = [row.cluster for row in runs[0].evaluation.rows]
     found = means(columns, clusters, expand=True, seed=seed)
     lines: dict[str, dict[str, Any]] = {}
-    for (metric, run, old), estimate in zip(wanted, found, strict=True):
+    for (metric, run, base), estimate in zip(wanted, found, strict=True):
         line = lines.setdefault(
             metric.key,
             {
@@ -386,12 +386,12 @@ def _metrics(
             },
         )
         told = None if estimate is None else asdict(estimate)
-        if old is None:
+        if base is None:
             bounds = failure_bounds(run.evaluation, metric)
             line["runs"][run.label] = told and {**told, "failure_bounds": bounds}
         else:
-            bounds = failure_bounds_of_change(old.evaluation, run.evaluation, metric)
-            line["differences"][_named(old, run)] = told and {**told, "failure_bounds": bounds}
+            bounds = failure_bounds_of_change(base.evaluation, run.evaluation, metric)
+            line["differences"][_named(base, run)] = told and {**told, "failure_bounds": bounds}
     return [line for line in lines.values() if any(line["runs"].values())]
 
 
