@@ -1,4 +1,4 @@
-"""The command line: `xyreward score | pairs | compare | agree | annotate | attack | judge | store`.
+"""The command line: `xyreward score | pairs | compare | agree | attack | judge | store`, and more.
 
     xyreward score answers.jsonl --items mini --judge anthropic --out verdicts.jsonl --dry-run
     xyreward pairs --items mini --out pairs/mini
@@ -33,6 +33,7 @@ import typer
 
 from xyreward.cli_agree import agree, annotate
 from xyreward.cli_compare import compare as compare_runs
+from xyreward.cli_compare import eval_results
 from xyreward.cli_pairs import pairs
 from xyreward.errors import JudgeError, StoreError, XYRewardError, printable
 from xyreward.interrupts import INTERRUPT, INTERRUPTED
@@ -365,6 +366,7 @@ _command(app)(_judge_options()(pairs))
 _command(app)(_judge_options()(agree))
 _command(app)(annotate)
 _command(app, "compare")(compare_runs)
+_command(app, "eval-results")(eval_results)
 
 
 # ---------------------------------------------------------------- judges

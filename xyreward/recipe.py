@@ -47,6 +47,7 @@ from xyreward.errors import (
     XYRewardError,
     told,
 )
+from xyreward.eval_results import model_index
 from xyreward.evaluation import Evaluation, Row, evaluate
 from xyreward.items import Item, items_hash, text_hash
 from xyreward.judges import Judge, described, load_judge
@@ -723,8 +724,10 @@ class Run:
         if "after" not in report["policies"]:
             return
         named = {**report, "policies": {"before": "the base", "after": "this"}, "facts": {}}
+        items = [one.model_dump() for one in self.config.items]
+        index = model_index(report, items, self.folder.path.name, self.config.evaluation.split)
         for name in ("adapter", "model"):
-            add_report(self.folder.path / name, reports.to_markdown(named))
+            add_report(self.folder.path / name, reports.to_markdown(named), index)
 
     def _bill(self) -> dict[str, Any]:
         """What judges cost over all processes, resumptions and rounds, where they are such as may cost."""
