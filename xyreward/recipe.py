@@ -69,9 +69,10 @@ from xyreward.pairs.sampling import sample
 from xyreward.partial import Partial
 from xyreward.policy import Policy, bf16_is_fast, default_device, load_policy
 from xyreward.rehearsal import culprits, rehearse
-from xyreward.runs import PARTIAL_EVALUATION, ROUND, RunFolder
+from xyreward.runs import LOGS, PARTIAL_EVALUATION, ROUND, RunFolder
 from xyreward.sides import Sides, limited, load_sides
 from xyreward.splits import Splits
+from xyreward.tracking import check_trackers, log_report, tensorboard_in
 
 T = TypeVar("T")
 
@@ -705,6 +706,9 @@ class Run:
         self.write("report.md", reports.to_markdown(report))
         self.write("report.json", reports.to_json(report))
         self._complete_cards(report)
+        settings: Mapping[str, Any] = getattr(self.config, "dpo", {})
+        for lost in log_report(report, settings, self.folder.path, facts.get("steps", 0)):
+            self.say(f"== {lost}")
         self.say("\n" + reports.to_markdown(report))
         self.say(f"All of it is in {self.folder.path}")
 
@@ -1014,7 +1018,7 @@ def dpo_settings(config: DPORecipe, path: Path | Places) -> tuple[Any, Any]:
     Raises:
         ConfigError: unknown keys or impossible values of `dpo` or `lora` (all of them at once), a policy
             that does not exist, `lora` for a policy that is an adapter already.
-        JudgeError, MissingDependency: the judge cannot be loaded.
+        JudgeError, MissingDependency: the judge cannot be loaded, or what `report_to` names is not installed.
     """
     check_installed("accelerate", "datasets", "peft", "scipy", "torch", "transformers", "trl")
     from peft import LoraConfig
@@ -1028,12 +1032,14 @@ def dpo_settings(config: DPORecipe, path: Path | Places) -> tuple[Any, Any]:
             f"{places.of('lora')}: policy {config.policy.model!r} is an adapter, and training goes on with "
             "it as it is; set lora: null (a new adapter on top of an old one could not be loaded alone)"
         )
+    check_trackers(config.dpo.get("report_to"))
     check_before_evaluation(config)
     device = default_device()
     settings = {
         # Named explicitly because TRL's default for the old name makes transformers warn.
         "activation_checkpointing": False,
         "report_to": "none",
+        "run_name": RunFolder(Path(config.output_dir)).path.name,
         "ddp_timeout": PATIENCE_S,
         "logging_nan_inf_filter": False,  # True logs a loss that diverged as the mean of those before
         "bf16": bf16_is_fast(device) and not config.dpo.get("fp16", False),
@@ -1072,7 +1078,8 @@ def building(run: Run, policy: Policy) -> Iterator[None]:
     have costs seconds and leaves a run folder that takes the corrected configuration.
     """
     try:
-        yield
+        with tensorboard_in(run.folder.path / LOGS):
+            yield
     except XYRewardError:
         raise
     except Exception as error:  # of any of five libraries
