@@ -14,6 +14,8 @@ from xyreward import cli
 from xyreward.compare_runs import compare_runs, read_runs, to_json, to_markdown
 from xyreward.errors import DataError, RunFolderError
 from xyreward.evaluation import Evaluation, Row, headline_change, measure
+from xyreward.report import build_report
+from xyreward.report import to_markdown as to_report
 
 
 def of(letters: str) -> list[Row]:
@@ -154,6 +156,17 @@ def test_a_failed_judgement_is_no_number_and_gives_bounds_on_each_side(
     assert "| judge failures | | xy 0 of 8; control 0 of 4 | xy 1 of 8; control 0 of 4 |  |" in page
     assert "n/a: 12.5% of judgements on xy items failed, more than max_failure_rate=5.0%" in page
     assert "(failures worst/best: 0 to 12)" in page
+
+
+def test_a_cell_reads_as_in_the_report_of_the_same_run(dpo: str) -> None:
+    report = to_report(build_report(evaluation(*of(BEFORE)), evaluation(*of(AFTER))))
+    page = to_markdown(compare_runs([dpo]))
+    of_report, of_page = (
+        [ln for ln in text.splitlines() if ln.startswith("| ") and ln.count("|") == 6 and "[" in ln]
+        for text in (report, page)
+    )
+    assert len(of_report) >= 13
+    assert set(of_report) <= set(of_page)
 
 
 # ---------------------------------------------------------------- what is refused

@@ -39,7 +39,6 @@ from xyreward.evaluation import (
 from xyreward.items import ItemKind
 from xyreward.markdown import code, plain
 from xyreward.paired import label_tests
-from xyreward.report import _cell, _title, _with_interval
 from xyreward.runs import PARTIAL_EVALUATION, ROUND, RunFolder
 from xyreward.stats import Column, Estimate, holm, means
 from xyreward.words import noun
@@ -184,7 +183,11 @@ def _differences(reads: Sequence[Read]) -> dict[str, list[str]]:
         theirs = {_key(row): row.kind for row in other.evaluation.rows}
         only, lacks = len(theirs.keys() - keys.keys()), len(keys.keys() - theirs.keys())
         both = f"{other.name} and {first.name}"
-        if only or lacks:
+        if {name for name, _ in keys} == {name for name, _ in theirs} and (only or lacks):
+            found["items"].append(
+                f"{both} have different numbers of answers to the same items: {len(theirs)} and {len(keys)}"
+            )
+        elif only or lacks:
             found["items"].append(
                 f"{both} are of different items: {only} and {lacks} are in one of them alone, "
                 f"{len(keys.keys() & theirs.keys())} in both"
@@ -542,7 +545,7 @@ def _headline_cell(told: Mapping[str, Any], spec: str) -> str:
     value = Headline(**told)
     if value.value is None:
         return value.why
-    return _with_interval(value.value, value.low, value.high, spec, value.why)
+    return _interval(value.value, value.low, value.high, spec, value.why)
 
 
 def _mark(difference: Mapping[str, Any]) -> str:
@@ -566,7 +569,9 @@ def _row(
     told = [line["runs"][run["label"]] for run in runs]
     changes = [line["differences"][one["name"]] for one in differences]
     counts = [one["n"] if one else 0 for one in (*told, *changes)]
-    cells = [_title(line), " / ".join(map(str, counts if len(set(counts)) > 1 else counts[:1]))]
+    arrow = {"higher": " ↑", "lower": " ↓"}.get(line["better"], "")
+    title = line["title"] + (f", {line['unit']}" if line["unit"] else "") + arrow
+    cells = [title, " / ".join(map(str, counts if len(set(counts)) > 1 else counts[:1]))]
     cells += [_figure(one, line["unit"], signed=False) for one in told]
     for change, one in zip(changes, differences, strict=True):
         mark = _mark(one) if change and line["key"] in JUDGED else ""
@@ -578,10 +583,24 @@ def _figure(told: Mapping[str, Any] | None, unit: str, *, signed: bool) -> str:
     if told is None:
         return "n/a"
     estimate = Estimate(**{key: value for key, value in told.items() if key != "failure_bounds"})
-    text = _cell(estimate, unit, signed=signed)
+    scale = 100 if unit == "%" else 1
+    text = _interval(
+        estimate.value * scale,
+        None if estimate.low is None else estimate.low * scale,
+        None if estimate.high is None else estimate.high * scale,
+        f"{'+' if signed else ''}.{0 if unit else 2}f",
+        f"{estimate.n} {estimate.why}" if estimate.why == "all alike" else estimate.why,
+    )
     if bounds := told["failure_bounds"]:
         text += f" (failures worst/best: {100 * bounds[0]:.0f} to {100 * bounds[1]:.0f})"
     return text
+
+
+def _interval(value: float, low: float | None, high: float | None, spec: str, why: str) -> str:
+    """As in a report: `value [low, high]`, or why there is no interval."""
+    if low is None or high is None:
+        return f"{value:{spec}} [no interval{f': {why}' if why else ''}]"
+    return f"{value:{spec}} [{low:{spec}}, {high:{spec}}]"
 
 
 def _test_lines(tests: Sequence[Mapping[str, Any]]) -> list[str]:
