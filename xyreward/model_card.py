@@ -146,10 +146,9 @@ def add_report(folder: Path, page: str, index: Sequence[Mapping[str, Any]] = ())
         if not file.is_file():
             return
         before, found, _ = file.read_text("utf-8").partition(f"\n{EVALUATION}\n")
+        before = _with_index(before, index)
         if found:
             lines = [line for line in page.splitlines() if not line.startswith("# ")]
-            if index:
-                before = _with_index(before, index)
             file.write_text(f"{before}{found}\n{_text(lines)}\n", "utf-8")
     except (OSError, UnicodeDecodeError, YAMLError) as error:
         raise RunFolderError(f"{file}: cannot be written ({error})") from error
@@ -159,8 +158,8 @@ def _with_index(card: str, index: Sequence[Mapping[str, Any]]) -> str:
     """The card with this `model-index` in its front matter, in place of one that is there."""
     parts = card.split("---\n", 2)
     data = YAML().load(parts[1]) if len(parts) == 3 and not parts[0] else None
-    if not isinstance(data, Mapping):
-        return card  # somebody's own
+    if not index or not isinstance(data, Mapping):
+        return card  # nothing to add, or a front matter of somebody's own
     return f"---\n{_yaml({**data, 'model-index': list(index)})}\n---\n{parts[2]}"
 
 
