@@ -1,6 +1,7 @@
 """Runs side by side: figures are those of the reports; what is not comparable is refused or marked."""
 
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -13,7 +14,7 @@ from rows import DIRECT, GOAL, LITERAL, REFUSAL, evaluation, failed, row
 from xyreward import cli
 from xyreward.compare_runs import compare_runs, read_runs, to_json, to_markdown
 from xyreward.errors import DataError, RunFolderError
-from xyreward.evaluation import Evaluation, Row, headline_change, measure
+from xyreward.evaluation import HEADLINE_PARTS, Evaluation, Row, headline_change, measure
 from xyreward.report import build_report
 from xyreward.report import to_markdown as to_report
 
@@ -95,7 +96,14 @@ def test_one_run_alone_is_compared_with_itself_before_and_gives_the_figures_of_i
             assert estimate is not None
             assert there == {**asdict(estimate), "failure_bounds": None}
     (difference,) = found["differences"]
-    assert difference["headline"] == asdict(headline_change(before, after))
+    wanted = headline_change(before, after)
+    assert wanted.value is not None
+    assert difference["headline"]["value"] == wanted.value
+    # MOVER of the two lines of the table.
+    served, direct = (line(found, key)["differences"]["B - A"] for key in HEADLINE_PARTS)
+    low = math.hypot(served["value"] - served["low"], direct["value"] - direct["low"])
+    assert difference["headline"]["low"] == pytest.approx(wanted.value - low)
+    assert wanted.low == pytest.approx(wanted.value - low, abs=0.03)  # of other draws
     assert difference["other"] == []
 
 

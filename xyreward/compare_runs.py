@@ -24,17 +24,18 @@ from typing import Any
 from xyreward.config import parse_yaml
 from xyreward.errors import ConfigError, DataError
 from xyreward.evaluation import (
+    HEADLINE_PARTS,
     METRICS,
     Evaluation,
     Headline,
     Metric,
     Row,
+    _sum,
     column,
     failure_bounds,
     failure_bounds_of_change,
     failures,
     headline,
-    headline_change,
 )
 from xyreward.items import ItemKind
 from xyreward.markdown import code, plain
@@ -287,7 +288,8 @@ def compare_runs(
     pairs = [
         (runs[i], runs[j]) for j in range(1, len(runs)) for i in range(j) if all_pairs or i == 0
     ]
-    tests = _tests(pairs)
+    metrics = _metrics(runs, pairs, seed)
+    heads = {run.label: headline(run.evaluation, max_failure_rate=max_failure_rate) for run in runs}
     return {
         "schema": SCHEMA,
         "runs": [
@@ -304,9 +306,7 @@ def compare_runs(
                     {**asdict(f), "by_kind": dict(f.by_kind), "rate": f.rate}
                     for f in failures(run.evaluation)
                 ],
-                "headline": asdict(
-                    headline(run.evaluation, max_failure_rate=max_failure_rate, seed=seed)
-                ),
+                "headline": _headline([heads[run.label]], metrics, "runs", run.label),
             }
             for run, whole in zip(runs, read, strict=True)
         ],
@@ -318,21 +318,40 @@ def compare_runs(
             {
                 "name": _named(old, new),
                 "other": _other(old, new),
-                "headline": asdict(
-                    headline_change(
-                        old.evaluation,
-                        new.evaluation,
-                        max_failure_rate=max_failure_rate,
-                        seed=seed,
-                    )
+                "headline": _headline(
+                    [heads[old.label], heads[new.label]], metrics, "differences", _named(old, new)
                 ),
             }
             for old, new in pairs
         ],
-        "metrics": _metrics(runs, pairs, seed),
-        "label_tests": tests,
+        "metrics": metrics,
+        "label_tests": _tests(pairs),
         "notes": _notes(read, runs, differing),
     }
+
+
+def _headline(
+    of_runs: Sequence[Headline], metrics: Sequence[Mapping[str, Any]], column: str, name: str
+) -> dict[str, Any]:
+    """The headline of a run, or of a difference, from the intervals of its two lines of the table.
+
+    Args:
+        of_runs: the headlines of the runs that it is of; where one has none, there is none.
+        metrics: as `_metrics` gives them.
+        column: `runs` or `differences`.
+        name: of the run or difference.
+    """
+    if without := [one for one in of_runs if one.value is None]:
+        return asdict(without[0])
+    lines = {line["key"]: line[column][name] for line in metrics}
+    served, direct = (
+        None if (told := lines.get(key)) is None else _estimate(told) for key in HEADLINE_PARTS
+    )
+    return asdict(_sum(served, direct, -1 if column == "runs" else 0))
+
+
+def _estimate(told: Mapping[str, Any]) -> Estimate:
+    return Estimate(**{key: value for key, value in told.items() if key != "failure_bounds"})
 
 
 def _named(old: Read, new: Read) -> str:
@@ -582,7 +601,7 @@ def _row(
 def _figure(told: Mapping[str, Any] | None, unit: str, *, signed: bool) -> str:
     if told is None:
         return "n/a"
-    estimate = Estimate(**{key: value for key, value in told.items() if key != "failure_bounds"})
+    estimate = _estimate(told)
     scale = 100 if unit == "%" else 1
     text = _interval(
         estimate.value * scale,
