@@ -108,7 +108,16 @@ def test_packages_that_are_not_there_are_named_before_training_all_at_once(
     monkeypatch.setattr(tracking, "TRACKERS", nowhere)
     check_trackers("tensorboard")  # its second package is there
     with pytest.raises(MissingDependency, match="pip install no_wandb no_trackio"):
-        check_trackers(["tensorboard", "wandb", "trackio", "mlflow"])
+        check_trackers(["tensorboard", "wandb", "trackio"])
+
+
+def test_a_misspelt_tracker_is_told_before_a_model_is_loaded() -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(
+        ConfigError, match=r"c.yaml: dpo.report_to: is 'wandbb'.*did you mean 'wandb'"
+    ):
+        check_trackers(["wandbb"], "c.yaml: dpo.report_to")
+    check_trackers("mlflow")  # transformers' own to find out about
 
 
 def test_what_another_tracker_lacks_and_what_a_tracker_lost_is_said(

@@ -1032,7 +1032,8 @@ def dpo_settings(config: DPORecipe, path: Path | Places) -> tuple[Any, Any]:
             f"{places.of('lora')}: policy {config.policy.model!r} is an adapter, and training goes on with "
             "it as it is; set lora: null (a new adapter on top of an old one could not be loaded alone)"
         )
-    check_trackers(config.dpo.get("report_to"))
+    where = f"{places.of('dpo.report_to')}: dpo.report_to"
+    check_trackers(config.dpo.get("report_to"), where)
     check_before_evaluation(config)
     device = default_device()
     settings = {

@@ -26,7 +26,7 @@ from typing import Any
 
 from xyreward.errors import ConfigError, MissingDependency, told
 from xyreward.runs import LOGS
-from xyreward.words import noun
+from xyreward.words import did_you_mean, noun
 
 TRACKERS: Mapping[str, tuple[str, ...]] = {
     "tensorboard": ("tensorboard", "tensorboardX"),
@@ -52,26 +52,42 @@ def _installed(tracker: str) -> bool:
     return any(importlib.util.find_spec(package) is not None for package in TRACKERS[tracker])
 
 
-def check_trackers(report_to: Any) -> None:
+def check_trackers(report_to: Any, where: str = "dpo.report_to") -> None:
     """Find what would stop a tracker, before hours of training and not after.
+
+    Args:
+        report_to: of the trainer's settings.
+        where: it was given, for the message.
 
     Raises:
         MissingDependency: packages are not installed, all of them at once.
-        ConfigError: Weights & Biases would ask for a key.
+        ConfigError: transformers knows no such tracker, or Weights & Biases would ask for a key.
     """
-    wanted = [name for name in trackers(report_to) if name in TRACKERS]
+    named = trackers(report_to)
+    if others := [name for name in named if name not in TRACKERS]:
+        from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+
+        for name in others:
+            if name not in INTEGRATION_TO_CALLBACK:
+                known = sorted({*INTEGRATION_TO_CALLBACK, "all", "none"})
+                hint = did_you_mean(name, known)
+                raise ConfigError(
+                    f"{where}: is {name!r}, expected some of {', '.join(known)}"
+                    + (f"; {hint}" if hint else "")
+                )
+    wanted = [name for name in named if name in TRACKERS]
     if absent := [TRACKERS[name][0] for name in wanted if not _installed(name)]:
         raise MissingDependency(
-            f"dpo.report_to: {', '.join(absent)} not installed: pip install {' '.join(absent)}, or take "
-            f"{noun(len(absent), 'it', 'them')} out of dpo.report_to"
+            f"{where}: {', '.join(absent)} not installed: pip install {' '.join(absent)}, or take "
+            f"{noun(len(absent), 'it', 'them')} out"
         )
     if "wandb" in wanted and os.environ.get("WANDB_MODE") not in ("offline", "dryrun", "disabled"):
         import wandb
 
         if not wandb.login(prompt=False):
             raise ConfigError(
-                "dpo.report_to: wandb has no key and would ask for one when training begins; run `wandb "
-                "login`, set WANDB_API_KEY, or log into a folder with WANDB_MODE=offline"
+                f"{where}: wandb has no key and would ask for one when training begins; run `wandb login`, "
+                "set WANDB_API_KEY, or log into a folder with WANDB_MODE=offline"
             )
 
 
