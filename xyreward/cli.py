@@ -1,10 +1,11 @@
-"""The command line: `xyreward score | eval | pairs | agree | annotate | attack | judge | store`.
+"""The command line: `xyreward score | eval | pairs | compare | agree | attack | judge | store`, and more.
 
     xyreward score answers.jsonl --items mini --judge anthropic --out verdicts.jsonl --dry-run
     xyreward eval --policy chat:qwen3.5-9b@http://127.0.0.1:8000 --judge anthropic --out runs/qwen
     xyreward pairs --items mini --out pairs/mini
     xyreward annotate answers.jsonl --items mini --out sheet.html
     xyreward agree labels.jsonl verdicts.jsonl --record
+    xyreward compare runs/one runs/other
     xyreward attack --judge local
     xyreward judge check anthropic:claude-sonnet-5-5
     xyreward judge compare local anthropic
@@ -32,6 +33,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 
 from xyreward.cli_agree import agree, annotate
+from xyreward.cli_compare import compare as compare_runs
+from xyreward.cli_compare import eval_results
 from xyreward.cli_eval import evaluate
 from xyreward.cli_pairs import pairs
 from xyreward.errors import JudgeError, StoreError, XYRewardError, printable
@@ -365,6 +368,8 @@ _command(app, "eval")(_judge_options()(evaluate))
 _command(app)(_judge_options()(pairs))
 _command(app)(_judge_options()(agree))
 _command(app)(annotate)
+_command(app, "compare")(compare_runs)
+_command(app, "eval-results")(eval_results)
 
 
 # ---------------------------------------------------------------- judges

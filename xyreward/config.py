@@ -24,6 +24,7 @@ from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
+    ClassVar,
     Literal,
     Self,
     TypeVar,
@@ -311,6 +312,9 @@ class EvaluationConfig(_Section):
 class Recipe(_Section):
     """What all recipes take."""
 
+    trainer: ClassVar[str | None] = None
+    """The section that sets TRL's trainer, where a recipe has one."""
+
     policy: PolicyConfig = PolicyConfig()
     items: tuple[ItemsConfig, ...] = Field(default=(ItemsConfig(),), min_length=1)
     splits_lock: str | None = None
@@ -321,6 +325,11 @@ class Recipe(_Section):
     seed: int = Field(default=0, ge=0, lt=2**32, strict=True)
     """What numpy takes for one."""
     _bill: str | None = PrivateAttr(default=None)
+
+    @property
+    def of_trainer(self) -> Mapping[str, Any]:
+        """What is set of TRL's trainer."""
+        return getattr(self, self.trainer) if self.trainer else {}
 
     @property
     def bill(self) -> str:
@@ -336,6 +345,8 @@ class Recipe(_Section):
 
 class DPORecipe(Recipe):
     """What `recipes/dpo.py` takes."""
+
+    trainer: ClassVar[str | None] = "dpo"
 
     pairs: PairsConfig = Field(default_factory=PairsConfig)
     rounds: _Count = 1
@@ -443,6 +454,8 @@ class AuditConfig(_Section):
 
 class GRPORecipe(Recipe):
     """What `recipes/grpo.py` takes."""
+
+    trainer: ClassVar[str | None] = "grpo"
 
     prompts: PromptsConfig = PromptsConfig()
     reward: RewardConfig = RewardConfig()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from xyreward.errors import RunFolderError
 from xyreward.locate import ADAPTER, MARK, Mark, is_hub_name
@@ -134,11 +135,7 @@ def _front_matter(mark: Mark, trained: PairSet | Prompts, *, adapter: bool) -> s
     }
     if is_hub_name(mark.name) and not Path(mark.name).is_dir():
         data["base_model"] = mark.name
-    stream = io.StringIO()
-    yaml = YAML()
-    yaml.default_flow_style = False
-    yaml.dump(data, stream)
-    return stream.getvalue().rstrip()
+    return _yaml(data)
 
 
 def write_card(folder: Path, card: str, mark: Mark) -> None:
@@ -161,12 +158,13 @@ def write_card(folder: Path, card: str, mark: Mark) -> None:
         raise RunFolderError(f"{folder}: cannot be written ({error})") from error
 
 
-def add_report(folder: Path, page: str) -> None:
+def add_report(folder: Path, page: str, index: Sequence[Mapping[str, Any]] = ()) -> None:
     """Put a report into the card, in place of one that is there.
 
     Args:
         folder: where a card may lie; without one nothing is done.
         page: the report as Markdown; its own title is left out.
+        index: the front matter's `model-index` (`eval_results.model_index`), which the hub shows.
 
     Raises:
         RunFolderError: the card cannot be written.
@@ -176,6 +174,7 @@ def add_report(folder: Path, page: str) -> None:
         if not file.is_file():
             return
         before, found, _ = file.read_text("utf-8").partition(f"\n{EVALUATION}\n")
+        before = _with_index(before, index)
         if found:
             # One level deeper, as the card has a heading for all of it. No text from data begins a line.
             lines = [
@@ -184,8 +183,26 @@ def add_report(folder: Path, page: str) -> None:
                 if not line.startswith("# ")
             ]
             file.write_text(f"{before}{found}\n{_text(lines)}\n", "utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, YAMLError) as error:
         raise RunFolderError(f"{file}: cannot be written ({error})") from error
+
+
+def _with_index(card: str, index: Sequence[Mapping[str, Any]]) -> str:
+    """The card with this `model-index` in its front matter, in place of one that is there."""
+    parts = card.split("---\n", 2)
+    data = YAML().load(parts[1]) if len(parts) == 3 and not parts[0] else None
+    if not index or not isinstance(data, Mapping):
+        return card  # nothing to add, or a front matter of somebody's own
+    return f"---\n{_yaml({**data, 'model-index': list(index)})}\n---\n{parts[2]}"
+
+
+def _yaml(data: Mapping[str, Any]) -> str:
+    stream = io.StringIO()
+    yaml = YAML()
+    yaml.default_flow_style = False
+    yaml.width = 2**16  # a name stays on its line
+    yaml.dump(data, stream)
+    return stream.getvalue().rstrip()
 
 
 def _text(lines: Sequence[str]) -> str:

@@ -65,6 +65,7 @@ from xyreward.errors import (
     XYRewardError,
     told,
 )
+from xyreward.eval_results import model_index
 from xyreward.evaluation import (
     Condition,
     Evaluation,
@@ -98,9 +99,10 @@ from xyreward.partial import Partial
 from xyreward.policy import Policy, bf16_is_fast, default_device, load_policy
 from xyreward.rehearsal import Attempt, culprits, rehearse
 from xyreward.report_page import write_page
-from xyreward.runs import PARTIAL_EVALUATION, ROUND, RunFolder
+from xyreward.runs import LOGS, PARTIAL_EVALUATION, ROUND, RunFolder
 from xyreward.sides import Sides, limited, load_sides
 from xyreward.splits import Splits
+from xyreward.tracking import check_trackers, log_report, tensorboard_in
 from xyreward.training_prompts import Prompts
 
 T = TypeVar("T")
@@ -937,6 +939,10 @@ class Run:
         write_page(self.folder, report, shown, self.held_out)
         self.write("report.json", reports.to_json(report))
         self._complete_cards(report)
+        for lost in log_report(
+            report, self.config.of_trainer, self.folder.path, facts.get("steps", 0)
+        ):
+            self.say(f"== {lost}")
         self.say("\n" + reports.to_markdown(report))
         self.say(f"All of it is in {self.folder.path}")
 
@@ -948,8 +954,7 @@ class Run:
         recorded = json.loads(self.folder.read("data.json") or "{}")
         wanted = ("policy hash", "train items", "train hash", "held-out hash", "splits hash")
         known = {key: recorded[key] for key in wanted if key in recorded}
-        of_trainer = "grpo" if isinstance(trained, Prompts) else "dpo"
-        settings: Mapping[str, Any] = getattr(self.config, of_trainer, {})
+        settings = self.config.of_trainer
         return lambda facts: model_card(
             mark, trained, {**known, **facts}, settings, adapter=adapter
         )
@@ -959,8 +964,10 @@ class Run:
         if "after" not in report["policies"]:
             return
         named = {**report, "policies": {"before": "the base", "after": "this"}, "facts": {}}
+        items = [one.model_dump() for one in self.config.items]
+        index = model_index(report, items, self.folder.path.name, self.config.evaluation.split)
         for name in ("adapter", "model"):
-            add_report(self.folder.path / name, reports.to_markdown(named))
+            add_report(self.folder.path / name, reports.to_markdown(named), index)
 
     def _bill(self) -> dict[str, Any]:
         """What judges cost over all processes, resumptions and rounds, where they are such as may cost."""
@@ -1451,7 +1458,7 @@ def dpo_settings(config: DPORecipe, path: Path | Places) -> tuple[Any, Any]:
     Raises:
         ConfigError: unknown keys or impossible values of `dpo` or `lora` (all of them at once), a policy
             that does not exist, `lora` for a policy that is an adapter already.
-        JudgeError, MissingDependency: the judge cannot be loaded.
+        JudgeError, MissingDependency: the judge cannot be loaded, or what `report_to` names is not installed.
     """
     return trainer_settings(config, path, "dpo", "DPOConfig", wrong_training, rehearse)
 
@@ -1492,12 +1499,15 @@ def trainer_settings(
             f"{places.of('lora')}: policy {config.policy.model!r} is an adapter, and training goes on with "
             "it as it is; set lora: null (a new adapter on top of an old one could not be loaded alone)"
         )
+    tracked = f"{section}.report_to"
+    check_trackers(given.get("report_to"), f"{places.of(tracked)}: {tracked}")
     check_before_evaluation(config)
     device = default_device()
     settings = {
         # Named explicitly because TRL's default for the old name makes transformers warn.
         "activation_checkpointing": False,
         "report_to": "none",
+        "run_name": RunFolder(Path(config.output_dir)).path.name,
         "ddp_timeout": PATIENCE_S,
         "logging_nan_inf_filter": False,  # True logs a loss that diverged as the mean of those before
         "bf16": bf16_is_fast(device) and not given.get("fp16", False),
@@ -1539,7 +1549,8 @@ def building(run: Run, policy: Policy) -> Iterator[None]:
     have costs seconds and leaves a run folder that takes the corrected configuration.
     """
     try:
-        yield
+        with tensorboard_in(run.folder.path / LOGS):
+            yield
     except XYRewardError:
         raise
     except Exception as error:  # of any of five libraries

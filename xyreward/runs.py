@@ -19,6 +19,7 @@
     report.json, report.md, report.html
     report_data/        answers that are too many for the page itself
     figures/            of the page, as SVG; with the extra `figures` also as PNG
+    tensorboard/        where `dpo.report_to` names it: of the training, and the evaluation's figures
     round-1/, ...       of a run of several rounds: a folder like this one for each, and above them the
                         configuration and a report of the first before against the last after
     .lock               held while a process runs in the folder; it stays, and says nothing by itself
@@ -64,6 +65,8 @@ PARTIAL = ".*.partial"
 LOCK = ".lock"
 PARTIAL_EVALUATION = ".unfinished.jsonl"
 """End of the names of files that keep an unfinished evaluation's batches."""
+LOGS = "tensorboard"
+"""Folder of a tracker. Nothing in it is gone on with, and nothing is lost with it."""
 PREPARED = frozenset(
     {
         "config.yaml",
@@ -149,7 +152,7 @@ class RunFolder:
                 found += [f"{name}/{inner}" for inner in RunFolder(self.path / name)._computed()]
             elif name == "checkpoints":
                 found += [name] * any((self.path / name).glob("checkpoint-*"))
-            elif name not in PREPARED and not _is_environment(name):
+            elif name not in PREPARED | {LOGS} and not _is_environment(name):
                 found.append(name)
         return found
 
@@ -199,7 +202,7 @@ class RunFolder:
         if not begun:
             for name in held:
                 # Folders without a checkpoint or a round's work: nothing to lose, nothing to gain.
-                if name != "checkpoints" and not self._is_round(name):
+                if name not in ("checkpoints", LOGS) and not self._is_round(name):
                     (self.path / name).unlink()
         for left_over in self.path.glob(PARTIAL):
             left_over.unlink(missing_ok=True)

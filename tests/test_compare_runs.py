@@ -1,0 +1,377 @@
+"""Runs side by side: figures are those of the reports; what is not comparable is refused or marked."""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rows import DIRECT, GOAL, LITERAL, REFUSAL, evaluation, failed, row
+
+from xyreward import cli
+from xyreward.compare_runs import compare_runs, read_runs, to_json, to_markdown
+from xyreward.errors import DataError, RunFolderError
+from xyreward.evaluation import HEADLINE_PARTS, Evaluation, Row, headline_change, measure
+from xyreward.report import build_report
+from xyreward.report import to_markdown as to_report
+
+
+def of(letters: str) -> list[Row]:
+    """A row per letter: g goal-focused, l literal, r refusal, f not judged; capitals are of controls."""
+    known: dict[str, Callable[[str], Row]] = {
+        "g": lambda name: row(name, GOAL),
+        "l": lambda name: row(name, LITERAL),
+        "r": lambda name: row(name, REFUSAL),
+        "f": failed,
+        "D": lambda name: row(name, DIRECT, "control"),
+        "R": lambda name: row(name, REFUSAL, "control"),
+        "F": lambda name: failed(name, "control"),
+    }
+    return [known[letter](f"i{n}") for n, letter in enumerate(letters)]
+
+
+def run_folder(
+    path: Path,
+    evaluations: dict[str, Evaluation],
+    *,
+    held_out: str = "abc",
+    settings: dict[str, Any] | None = None,
+) -> str:
+    path.mkdir(parents=True)
+    for name, one in evaluations.items():
+        (path / f"{name}.jsonl").write_text(one.to_jsonl(), "utf-8")
+    (path / "pairs.jsonl").write_text('{"prompt": 1}\n')
+    (path / "data.json").write_text(json.dumps({"held-out hash": held_out}))
+    (path / "config.yaml").write_text(
+        json.dumps({"evaluation": {"max_new_tokens": 192, "batch_size": 16, **(settings or {})}})
+    )
+    return str(path)
+
+
+BEFORE, AFTER, OTHER = "lllllllgDDDR", "lllgggggDDRR", "glllggggDDDD"
+
+
+@pytest.fixture
+def dpo(tmp_path: Path) -> str:
+    return run_folder(
+        tmp_path / "dpo",
+        {
+            "before": evaluation(*of(BEFORE), policy="base"),
+            "after": evaluation(*of(AFTER), policy="tuned"),
+        },
+    )
+
+
+@pytest.fixture
+def single(tmp_path: Path) -> str:
+    return run_folder(tmp_path / "single", {"evaluation": evaluation(*of(OTHER), policy="another")})
+
+
+def line(found: dict[str, Any], key: str) -> dict[str, Any]:
+    (one,) = (line for line in found["metrics"] if line["key"] == key)
+    return dict(one)
+
+
+# ---------------------------------------------------------------- figures
+
+
+def test_one_run_alone_is_compared_with_itself_before_and_gives_the_figures_of_its_report(
+    dpo: str,
+) -> None:
+    found = compare_runs([dpo])
+    assert [one["name"] for one in found["runs"]] == [f"{dpo}:before", f"{dpo}:after"]
+    before, after = evaluation(*of(BEFORE)), evaluation(*of(AFTER))
+    lines = measure(before, after)
+    assert [one["key"] for one in found["metrics"]] == [one.metric.key for one in lines]
+    for one in lines:
+        told = line(found, one.metric.key)
+        for estimate, there in (
+            (one.before, told["runs"]["A"]),
+            (one.after, told["runs"]["B"]),
+            (one.change, told["differences"]["B - A"]),
+        ):
+            assert estimate is not None
+            assert there == {**asdict(estimate), "failure_bounds": None}
+    (difference,) = found["differences"]
+    wanted = headline_change(before, after)
+    assert wanted.value is not None
+    assert difference["headline"]["value"] == wanted.value
+    # MOVER of the two lines of the table.
+    served, direct = (line(found, key)["differences"]["B - A"] for key in HEADLINE_PARTS)
+    low = math.hypot(served["value"] - served["low"], direct["value"] - direct["low"])
+    assert difference["headline"]["low"] == pytest.approx(wanted.value - low)
+    assert wanted.low == pytest.approx(wanted.value - low, abs=0.03)  # of other draws
+    assert difference["other"] == []
+
+
+def test_a_trained_run_and_an_evaluation_alone_stand_side_by_side(dpo: str, single: str) -> None:
+    found = compare_runs([dpo, single])
+    assert [one["name"] for one in found["runs"]] == [f"{dpo}:after", f"{single}:evaluation"]
+    assert found["items"] == {"xy": 8, "control": 4}
+    told = line(found, "intended_solution")
+    assert told["runs"]["A"]["value"] == 5 / 8
+    assert told["runs"]["B"]["value"] == 5 / 8
+    difference = told["differences"]["B - A"]
+    assert (
+        difference["value"] == 0
+    )  # one gained, one lost: an interval, and not a difference of two
+    assert difference["low"] < 0 < difference["high"]
+    (test,) = (t for t in found["label_tests"] if t["key"] == "intended_solution")
+    assert (test["n"], test["gained"], test["lost"], test["p"]) == (8, 1, 1, 1)
+
+
+def test_an_evaluation_can_be_named_and_every_two_compared(dpo: str, single: str) -> None:
+    names = [f"{dpo}:before", dpo, single]
+    from_first = compare_runs(names)
+    assert [one["name"] for one in from_first["differences"]] == ["B - A", "C - A"]
+    each = compare_runs(names, all_pairs=True)
+    assert [one["name"] for one in each["differences"]] == ["B - A", "C - A", "C - B"]
+    told = line(each, "control_direct")
+    assert [told["runs"][label]["value"] for label in "ABC"] == [3 / 4, 2 / 4, 4 / 4]
+    assert [one["value"] for one in told["differences"].values()] == [-1 / 4, 1 / 4, 2 / 4]
+    # 5 labels of 3 differences are one family: the smallest p of all is multiplied by 15.
+    tests = each["label_tests"]
+    smallest = min(tests, key=lambda test: test["p"])
+    assert len(tests) == 15
+    assert smallest["p_holm"] == pytest.approx(min(1, 15 * smallest["p"]))
+
+
+def test_rounds_give_before_the_first_and_after_the_last(tmp_path: Path) -> None:
+    for n, (old, new) in enumerate([(BEFORE, AFTER), (AFTER, OTHER)], start=1):
+        run_folder(
+            tmp_path / f"rounds/round-{n}",
+            {"before": evaluation(*of(old)), "after": evaluation(*of(new), policy=f"round {n}")},
+        )
+    before, after = read_runs([str(tmp_path / "rounds")])
+    assert [r.verdict for r in before.evaluation.rows] == [r.verdict for r in of(BEFORE)]
+    assert after.evaluation.policy == "round 2"
+
+
+def test_a_failed_judgement_is_no_number_and_gives_bounds_on_each_side(
+    tmp_path: Path, dpo: str
+) -> None:
+    other = run_folder(tmp_path / "other", {"evaluation": evaluation(*of("fllgggggDDRR"))})
+    found = compare_runs([dpo, other])
+    told = line(found, "intended_solution")
+    assert told["runs"]["B"]["n"] == 7
+    assert told["runs"]["B"]["failure_bounds"] == (5 / 8, 6 / 8)
+    assert told["differences"]["B - A"]["n"] == 7
+    assert told["differences"]["B - A"]["failure_bounds"] == (0, 1 / 8)
+    page = to_markdown(found)
+    assert "| judge failures | | xy 0 of 8; control 0 of 4 | xy 1 of 8; control 0 of 4 |  |" in page
+    assert "n/a: 12.5% of judgements on xy items failed, more than max_failure_rate=5.0%" in page
+    assert "(failures worst/best: 0 to 12)" in page
+
+
+def test_a_cell_reads_as_in_the_report_of_the_same_run(dpo: str) -> None:
+    report = to_report(build_report(evaluation(*of(BEFORE)), evaluation(*of(AFTER))))
+    page = to_markdown(compare_runs([dpo]))
+    of_report, of_page = (
+        [ln for ln in text.splitlines() if ln.startswith("| ") and ln.count("|") == 6 and "[" in ln]
+        for text in (report, page)
+    )
+    assert len(of_report) >= 13
+    assert set(of_report) <= set(of_page)
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def refused(names: Sequence[str], **asked: bool) -> list[str]:
+    with pytest.raises(DataError) as caught:
+        compare_runs(names, **asked)
+    return caught.value.problems
+
+
+def test_other_items_judges_and_rubrics_are_refused_at_once_each_with_its_flag(
+    tmp_path: Path, dpo: str
+) -> None:
+    rows = of(OTHER)
+    other = run_folder(
+        tmp_path / "other",
+        {
+            "evaluation": evaluation(
+                *rows[2:], row("new", GOAL), judge="anthropic:x", rubric_version="w"
+            )
+        },
+    )
+    problems = refused([dpo, other])
+    assert [one.rpartition("; ")[2].split()[0] for one in problems] == [
+        "--other-items",
+        "--other-judges",
+        "--other-rubrics",
+    ]
+    assert f"{other}:evaluation and {dpo}:after are of different items: 1 and 2 are" in problems[0]
+    assert "judged by 'anthropic:x' and 'j'" in problems[1]
+    assert "rubric version 'w' and 'v'" in problems[2]
+    assert len(refused([dpo, other], other_items=True, other_judges=True)) == 1
+    found = compare_runs([dpo, other], other_items=True, other_judges=True, other_rubrics=True)
+    assert found["items"] == {"xy": 6, "control": 4}
+    assert found["label_tests"] == []  # it would test the judge and the policy at once
+
+
+def test_what_was_asked_for_is_said_in_the_table_at_each_figure_concerned(
+    tmp_path: Path, dpo: str
+) -> None:
+    rows = [replace(r, answer="text", better=None) for r in of(OTHER)][2:]
+    other = run_folder(
+        tmp_path / "other", {"evaluation": evaluation(*rows, judge="k", rubric_version="w")}
+    )
+    page = to_markdown(
+        compare_runs([dpo, other], other_items=True, other_judges=True, other_rubrics=True)
+    )
+    table = [one for one in page.splitlines() if one.startswith("| ")]
+    cells = {one.split("|")[1].strip(): one.split("|")[2:-1] for one in table}
+    assert [c.strip() for c in cells["judge"]] == ["", "`j`", "`k`", "**other judge**"]
+    assert cells["rubric version"][-1].strip() == "**other rubric version**"
+    assert [c.strip() for c in cells["answers compared"]] == ["", "10 of 12", "10", ""]
+    marked = "(other judge, other rubric version)"
+    judged = [name for name, there in cells.items() if there[-1].strip().endswith(marked)]
+    assert len(judged) == 15
+    assert {"headline, in [-1, 1] ↑", "intended solution, % ↑", "answers directly, % ↑"} <= set(
+        judged
+    )
+    assert "answer length, characters" not in judged  # no judge decides it
+    assert "- all figures are over the 10 answers to items that all runs have" in page
+
+
+def test_items_of_the_same_ids_and_other_content_are_other_items(tmp_path: Path, dpo: str) -> None:
+    other = run_folder(tmp_path / "other", {"evaluation": evaluation(*of(OTHER))}, held_out="def")
+    (problem,) = refused([dpo, other])
+    assert "same ids and different content (held-out hash def and abc)" in problem
+    found = compare_runs([dpo, other], other_items=True)
+    assert any("different content" in note for note in found["notes"])
+
+
+def test_items_of_another_kind_or_none_in_common_are_never_compared(
+    tmp_path: Path, dpo: str
+) -> None:
+    kinds = run_folder(tmp_path / "kinds", {"evaluation": evaluation(*of("gllggggg" + "DDDl"))})
+    (problem,) = refused([dpo, kinds], other_items=True)
+    assert "1 items have a hidden goal in one run and are controls in another" in problem
+    apart = run_folder(tmp_path / "apart", {"evaluation": evaluation(row("x", GOAL))})
+    (problem,) = refused([dpo, apart], other_items=True)
+    assert "no item is common" in problem
+
+
+def test_the_order_of_rows_does_not_matter(tmp_path: Path, dpo: str) -> None:
+    other = run_folder(tmp_path / "other", {"evaluation": evaluation(*reversed(of(OTHER)))})
+    same = run_folder(tmp_path / "same", {"evaluation": evaluation(*of(OTHER))})
+    assert compare_runs([dpo, other])["metrics"] == compare_runs([dpo, same])["metrics"]
+
+
+def test_settings_that_change_answers_are_noted_and_others_are_not(
+    tmp_path: Path, dpo: str
+) -> None:
+    other = run_folder(
+        tmp_path / "other",
+        {"evaluation": evaluation(*of(OTHER))},
+        settings={"max_new_tokens": 512, "batch_size": 4},
+    )
+    assert compare_runs([dpo, other])["notes"] == [
+        "evaluation.max_new_tokens: A has 192, B 512",
+        # of the rows made by hand
+        *(f"{label}: 12 of 12 items have no pair of reference answers: no preference and no picking on those"
+          for label in "AB"),
+    ]  # fmt: skip
+
+
+def test_an_evaluation_without_writing_is_compared_by_what_both_have(
+    tmp_path: Path, dpo: str
+) -> None:
+    rows = [replace(r, verdict=None, picked=1.0) for r in of(OTHER)]
+    other = run_folder(
+        tmp_path / "other",
+        {"evaluation": evaluation(*rows, parts=("picking",), judge=None, rubric_version=None)},
+    )
+    found = compare_runs([dpo, other])
+    told = line(found, "intended_solution")
+    assert told["runs"]["B"] is None
+    assert told["differences"]["B - A"] is None
+    assert line(found, "picking")["runs"]["A"] is None
+    page = to_markdown(found)
+    assert "| judge | | `j` | none |  |" in page
+    assert "| xy 0 of 8; control 0 of 4 | not judged |" in page
+
+
+def test_what_is_no_run_is_named_with_what_there_is(tmp_path: Path, dpo: str) -> None:
+    stopped = tmp_path / "stopped"
+    stopped.mkdir()
+    (stopped / "before.unfinished.jsonl").write_text("{}\n")
+    (tmp_path / "empty").mkdir()
+    problems = refused([str(stopped), str(tmp_path / "empty"), str(tmp_path / "x"), f"{dpo}:later"])
+    assert "its evaluation was stopped; go on with it by --resume" in problems[0]
+    assert "has no after.jsonl or evaluation.jsonl; there is no evaluation" in problems[1]
+    assert "is no folder" in problems[2]
+    assert "has no later.jsonl; there is after, before" in problems[3]
+    (problem,) = refused([f"{dpo}:before"])
+    assert "one evaluation, expected two or more" in problem
+
+
+@pytest.mark.parametrize("text", ["", "{}\n", "[1]\n", '{"policy": "p"}\n{}\n'])
+def test_a_damaged_file_is_named(text: str, dpo: str, single: str) -> None:
+    Path(dpo, "after.jsonl").write_text(text)
+    with pytest.raises(RunFolderError, match=r"after\.jsonl: is not as a run left it"):
+        compare_runs([dpo, single])
+
+
+def test_names_from_files_are_shown_as_code_and_the_json_is_ascii(tmp_path: Path, dpo: str) -> None:
+    evil = "<script>|\x1b[31m `x`\u202e"
+    other = run_folder(tmp_path / "other", {"evaluation": evaluation(*of(OTHER), policy=evil)})
+    found = compare_runs([dpo, other])
+    page = to_markdown(found)
+    assert "<script>" not in page
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    assert to_json(found).isascii()
+    assert json.loads(to_json(found))["runs"][1]["policy"] == evil
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[Any, str, str]]:
+    def command(*arguments: str | Path) -> tuple[Any, str, str]:
+        monkeypatch.setattr(sys, "argv", ["xyreward", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        captured = capsys.readouterr()
+        return ended.value.code, captured.out, captured.err
+
+    return command
+
+
+def test_the_command_prints_the_table_or_writes_a_file(
+    run: Any, dpo: str, single: str, tmp_path: Path
+) -> None:
+    status, out, _ = run("compare", dpo, single)
+    assert status == 0
+    assert out.strip() == to_markdown(compare_runs([dpo, single])).strip()
+    file = tmp_path / "new/c.json"
+    status, out, _ = run("compare", dpo, single, "--format", "json", "--out", file)
+    assert (status, out) == (0, f"2 evaluations compared in {file}\n")
+    assert json.loads(file.read_text()) == json.loads(to_json(compare_runs([dpo, single])))
+    status, _, err = run("compare", dpo, single, "--out", file)
+    assert status == 2
+    assert "exists" in err
+
+
+def test_the_command_refuses_with_status_2_and_the_flags_that_would_do(
+    run: Any, dpo: str, tmp_path: Path
+) -> None:
+    other = run_folder(tmp_path / "o", {"evaluation": evaluation(*of(OTHER), judge="k")})
+    status, out, err = run("compare", dpo, other)
+    assert (status, out) == (2, "")
+    assert "--other-judges compares all the same" in err
+    status, out, _ = run("compare", dpo, other, "--other-judges")
+    assert status == 0
+    assert "**other judge**" in out
+    status, _, err = run("compare", dpo, other, "--format", "html")
+    assert status == 2
+    assert "expected markdown or json" in err

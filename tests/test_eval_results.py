@@ -1,0 +1,241 @@
+"""A run's figures in the hub's forms: read by the hub's own library, refused where they would mislead."""
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard, parse_eval_result_entries
+from rows import DIRECT, GOAL, LITERAL, evaluation, failed, row
+from ruamel.yaml import YAML
+
+from xyreward import cli
+from xyreward.errors import DataError, RunFolderError
+from xyreward.eval_results import DataSet, data_set, eval_results, model_index
+from xyreward.evaluation import Evaluation
+from xyreward.model_card import EVALUATION, add_report
+from xyreward.report import build_report, to_json
+
+BENCHMARK = "allenai/XYBench-dataset"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+ITEMS: list[dict[str, Any]] = [
+    {"source": BENCHMARK, "kinds": ["xy"]},
+    {"source": "mini", "kinds": ["control"]},
+]
+FACTS = {"sources": [f"{BENCHMARK}@{COMMIT}: 8111 of 8111 items", "mini: 120 of 240 items"]}
+BEFORE = evaluation(
+    *(row(f"x{i}", LITERAL) for i in range(30)),
+    *(row(f"c{i}", DIRECT, "control") for i in range(10)),
+    parts=("writing",),
+    judge="anthropic:m",
+    rubric_version="1-abc",
+)
+AFTER = replace(
+    BEFORE,
+    rows=(*(row(f"x{i}", GOAL if i < 9 else LITERAL) for i in range(30)), *BEFORE.rows[30:]),
+)
+
+
+def run(
+    folder: Path,
+    after: Evaluation | None = AFTER,
+    items: Any = ITEMS,
+    facts: Any = FACTS,
+) -> Path:
+    folder.mkdir(exist_ok=True)
+    report = build_report(BEFORE, after, facts=facts)
+    (folder / "report.json").write_text(to_json(report))
+    (folder / "config.yaml").write_text(
+        json.dumps({"items": items, "evaluation": {"split": "test", "max_new_tokens": 512}})
+    )
+    return folder
+
+
+def entries(text: str) -> list[Any]:
+    return list(parse_eval_result_entries(YAML(typ="safe").load(text)))
+
+
+def test_the_hubs_own_reader_finds_task_value_commit_and_what_the_number_cannot_say(
+    tmp_path: Path,
+) -> None:
+    found = {one.task_id: one for one in entries(eval_results(run(tmp_path)))}
+    assert list(found) == [
+        "stated_solution",
+        "intended_solution",
+        "paper_focus_intended",
+        "misconception",
+    ]
+    one = found["intended_solution"]
+    assert (one.dataset_id, one.dataset_revision, one.value) == (BENCHMARK, COMMIT, 30.0)
+    assert one.notes.startswith("xyreward ")
+    for part in (
+        "judge anthropic:m, rubric 1-abc",
+        "n 30, 95 % interval ",
+        "test side of xyreward's splits",
+        "0 of 30 judgements failed",
+        "max_new_tokens 512",
+    ):
+        assert part in one.notes
+    os.utime(tmp_path / "report.json", (0, 0))
+    assert entries(eval_results(tmp_path))[0].date == "1970-01-01"  # of the report, and a text
+
+
+def test_the_policy_before_and_tasks_of_the_benchmark_can_be_named(tmp_path: Path) -> None:
+    text = eval_results(
+        run(tmp_path),
+        policy="before",
+        tasks={"goal_served": "presence"},
+        revision="f" * 40,
+        source_url="https://example.org/run",
+    )
+    (one,) = entries(text)
+    assert (one.task_id, one.value, one.dataset_revision) == ("presence", 0.0, "f" * 40)
+    assert one.source_url == "https://example.org/run"
+
+
+def problems(folder: Path, **given: Any) -> list[str]:
+    with pytest.raises(DataError) as caught:
+        eval_results(folder, **given)
+    return caught.value.problems
+
+
+def test_items_that_are_not_the_benchmarks_are_not_published_as_such(tmp_path: Path) -> None:
+    run(tmp_path, items=[{"source": "mini"}])
+    assert "are of mini" in problems(tmp_path)[0]
+    assert "and not of allenai" in problems(tmp_path, dataset=BENCHMARK)[0]
+    run(tmp_path, items=[{"source": BENCHMARK}, {"source": "mini"}])
+    assert "are of allenai/XYBench-dataset and mini" in problems(tmp_path, dataset=BENCHMARK)[0]
+    run(tmp_path)
+    assert "and not of owner/other" in problems(tmp_path, dataset="owner/other")[0]
+
+
+def test_a_copy_in_a_folder_is_published_by_the_name_that_is_given(tmp_path: Path) -> None:
+    run(tmp_path, items=[{"source": "/home/ada/xybench", "kinds": ["xy"]}])
+    (problem,) = problems(tmp_path)
+    assert "where they are a copy of one, name it with --dataset" in problem
+    assert "ada" not in problem
+    text = eval_results(tmp_path, dataset=BENCHMARK)
+    assert "ada" not in text
+    assert {one.dataset_revision for one in entries(text)} == {None}
+
+
+def test_figures_of_which_too_many_judgements_failed_are_refused(tmp_path: Path) -> None:
+    few = replace(AFTER, rows=(failed("x0"), *AFTER.rows[1:]))
+    (one, *_) = entries(eval_results(run(tmp_path, few)))
+    assert "1 of 30 judgements failed" in one.notes
+    many = replace(AFTER, rows=(*(failed(f"x{i}") for i in range(2)), *AFTER.rows[2:]))
+    assert "6.7% of the judgements failed, more than 5.0%" in problems(run(tmp_path, many))[0]
+    assert "n 28" in eval_results(tmp_path, max_failure_rate=0.1)
+
+
+def test_metrics_that_are_not_there_are_named_all_at_once(tmp_path: Path) -> None:
+    found = problems(
+        run(tmp_path, None),
+        tasks={"wrong": "a", "control_direct": "b", "picking": "c"},
+        policy="after",
+    )
+    assert [one.split(",")[0] for one in found] == [
+        "policy 'after'",
+        "no metric 'wrong' of items with a hidden goal",
+        "no metric 'control_direct' of items with a hidden goal",
+        "picking was not measured of the policy 'after'",
+    ]
+
+
+def test_a_folder_without_a_report_or_with_a_damaged_one_is_named(tmp_path: Path) -> None:
+    assert "has no report.json and no config.yaml" in problems(tmp_path)[0]
+    run(tmp_path)
+    (tmp_path / "report.json").write_text('{"policies": 1}')
+    with pytest.raises(RunFolderError, match=r"report\.json: is not as a run left it"):
+        eval_results(tmp_path)
+
+
+def test_a_data_set_is_named_without_a_folder_of_this_machine(tmp_path: Path) -> None:
+    assert data_set(ITEMS, "xy", FACTS) == DataSet(BENCHMARK, BENCHMARK, COMMIT)
+    assert data_set(ITEMS, "control", FACTS) == DataSet("mini, which comes with xyreward", None)
+    own = [{"source": str(tmp_path)}]
+    assert data_set(own, "xy", {}) == DataSet("a data set of the authors", None)
+    assert data_set([*own, *ITEMS], "xy", FACTS).several
+
+
+# ---------------------------------------------------------------- the card
+
+
+def test_the_cards_front_matter_has_the_figures_and_the_hub_reads_them(tmp_path: Path) -> None:
+    report = build_report(BEFORE, AFTER, facts=FACTS)
+    card = tmp_path / "README.md"
+    card.write_text(f"---\nlibrary_name: peft\n---\n\n# Title\n\n{EVALUATION}\n\nNone yet.\n")
+    for _ in range(2):  # a second report takes the place of the first
+        add_report(
+            tmp_path,
+            "# Held-out evaluation\n\nfigures\n",
+            model_index(report, ITEMS, "run", "test"),
+        )
+    loaded = ModelCard.load(card)
+    assert loaded.data.library_name == "peft"
+    assert loaded.data.model_name == "run"
+    results = {one.metric_type: one for one in loaded.data.eval_results}
+    assert set(results) == {
+        "stated_solution", "intended_solution", "focus_intended", "misconception", "goal_served",
+        "control_direct", "control_invents", "xyreward_headline",
+    }  # fmt: skip
+    one = results["intended_solution"]
+    assert (one.metric_value, one.dataset_type, one.dataset_revision) == (30.0, BENCHMARK, COMMIT)
+    assert "n 30, 95 % interval" in one.metric_name
+    assert one.metric_name.endswith("judge anthropic:m)")
+    assert results["control_direct"].dataset_type == "other"
+    assert results["xyreward_headline"].metric_value == pytest.approx(0.3)
+    assert card.read_text().endswith(f"# Title\n\n{EVALUATION}\n\nfigures\n")
+
+
+def test_failed_judgements_are_said_and_a_headline_that_is_not_there_is_left_out() -> None:
+    many = replace(AFTER, rows=(*(failed(f"x{i}") for i in range(9)), *AFTER.rows[9:]))
+    (index,) = model_index(build_report(BEFORE, many, facts=FACTS), ITEMS, "run", "test")
+    told = {m["type"]: m["name"] for result in index["results"] for m in result["metrics"]}
+    assert "9 judgements failed" in told["intended_solution"]
+    assert "failed" not in told["control_direct"]
+    assert "xyreward_headline" not in told
+    assert index["results"][-1]["task"]["name"] == "answering controls"
+
+
+@pytest.mark.parametrize("head", ["", "---\n- a list\n---\n", "text\n---\na: 1\n---\n"])
+def test_a_front_matter_of_somebody_elses_is_left_alone(head: str, tmp_path: Path) -> None:
+    card = tmp_path / "README.md"
+    card.write_text(f"{head}# Mine\n\n{EVALUATION}\n\nNone yet.\n")
+    add_report(tmp_path, "figures", [{"name": "run"}])
+    assert card.read_text() == f"{head}# Mine\n\n{EVALUATION}\n\nfigures\n"
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_the_command_writes_into_what_will_be_pushed_and_says_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command(*arguments: str) -> tuple[Any, str, str]:
+        monkeypatch.setattr(sys, "argv", ["xyreward", "eval-results", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        captured = capsys.readouterr()
+        return ended.value.code, captured.out, captured.err
+
+    folder = run(tmp_path / "run")
+    (folder / "adapter").mkdir()
+    status, out, _ = command(str(folder), "--task", "intended_solution=presence")
+    assert status == 0
+    file = folder / "adapter/.eval_results/XYBench-dataset.yaml"
+    assert f"1 result in {file}" in out
+    (one,) = entries(file.read_text())
+    assert (one.task_id, one.value) == ("presence", 30.0)
+    status, _, err = command(str(folder))
+    assert status == 2
+    assert "exists" in err
+    status, out, _ = command(str(folder), "--policy", "before", "--out", str(tmp_path / "r.yaml"))
+    assert status == 0
+    assert "4 results in" in out
+    status, _, err = command(str(folder), "--task", "presence")
+    assert status == 2
+    assert "expected METRIC=TASK" in err

@@ -1,0 +1,326 @@
+"""A run's figures in the forms that Hugging Face's hub shows: `.eval_results/*.yaml` and `model-index`.
+
+`.eval_results/*.yaml` lies in a model's repository and says how the model did on a *benchmark*, a data set of
+the hub with an `eval.yaml` that names tasks. The hub puts it on the model's page and on the data set's
+leaderboard. One entry is one task and one number:
+
+    - dataset: {id: allenai/XYBench-dataset, task_id: intended_solution, revision: <commit>}
+      value: 61.5
+      date: '2026-11-30'
+      notes: judge anthropic:..., rubric ..., n 390 (test side), 95 % interval 56.6 to 66.2, ...
+
+`model-index` is the older form, in the front matter of a model's card, and takes any data set.
+
+Both are huggingface_hub's to write. https://huggingface.co/docs/hub/eval-results
+
+Not here: the card's text (`model_card.py`), the report (`report.py`).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from xyreward import __version__
+from xyreward.config import parse_yaml
+from xyreward.errors import ConfigError, DataError, MissingDependency
+from xyreward.evaluation import METRICS, Metric, metrics_of
+from xyreward.items import ItemKind
+from xyreward.locate import is_hub_name
+from xyreward.runs import RunFolder
+
+FOLDER = ".eval_results"
+MINI = "mini, which comes with xyreward"
+TASKS = ("stated_solution", "intended_solution", "paper_focus_intended", "misconception", "picking")
+"""Metrics that the paper of the benchmark has too."""
+ON_CARD = (
+    "stated_solution", "intended_solution", "focus_intended", "misconception", "goal_served",
+    "preference", "picking", "picking_margin", "control_direct", "control_invents",
+)  # fmt: skip
+"""Metrics in the front matter of a card; the card's own section has all."""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """What a kind of item was read from, as it may be published: no name of a folder."""
+
+    name: str
+    id: str | None
+    """On the hub; None: not of the hub, or of several sources."""
+    revision: str | None = None
+    several: bool = False
+    """Of more than one source, which no one data set's leaderboard can have."""
+
+
+def data_set(
+    items: Sequence[Mapping[str, Any]], kind: ItemKind, facts: Mapping[str, Any]
+) -> DataSet:
+    """The data set that items of a kind are of.
+
+    Args:
+        items: the configuration's section `items`.
+        kind: of items.
+        facts: of the report; its sources have the commit that was loaded.
+    """
+    wanted = [one for one in items if kind in one.get("kinds", ("xy", "control"))]
+    found: list[DataSet] = []
+    for one in wanted:
+        source = str(one["source"])
+        if source == "mini":
+            found.append(DataSet(MINI, None))
+        elif is_hub_name(source) and not Path(source).is_dir():
+            commits = [
+                match[1]
+                for line in facts.get("sources", ())
+                if (match := re.match(rf"{re.escape(source)}@([0-9a-f]{{40}}): ", str(line)))
+            ]
+            found.append(DataSet(source, source, commits[0] if commits else one.get("revision")))
+        else:
+            found.append(DataSet("a data set of the authors", None))
+    if len(found) == 1:
+        return found[0]
+    names = " and ".join(dict.fromkeys(one.name for one in found))
+    return DataSet(names or "none", None, several=True)
+
+
+# ---------------------------------------------------------------- model-index
+
+
+def model_index(
+    report: Mapping[str, Any], items: Sequence[Mapping[str, Any]], name: str, split: str
+) -> list[dict[str, Any]]:
+    """The front matter's `model-index` of the policy that a run ends with.
+
+    Args:
+        report: as `build_report` gives it.
+        items: the configuration's section `items`.
+        name: of the model.
+        split: the side that was evaluated.
+
+    Raises:
+        MissingDependency: huggingface_hub is not installed.
+    """
+    try:
+        from huggingface_hub.repocard_data import EvalResult, eval_results_to_model_index
+    except ImportError:
+        raise MissingDependency(
+            "model cards need huggingface_hub: pip install huggingface_hub"
+        ) from None
+    side = "after" if "after" in report["policies"] else "before"
+    known = {line["key"]: line for line in report["metrics"]}
+    results = []
+    for metric in metrics_of(ON_CARD):
+        estimate = known.get(metric.key, {}).get(side)
+        if estimate is None:
+            continue
+        kind = metric.kind or "xy"
+        source = data_set(items, kind, report["facts"])
+        results.append(
+            EvalResult(
+                task_type="text-generation",
+                task_name=f"answering {'questions with a hidden goal' if kind == 'xy' else 'controls'}",
+                dataset_type=source.id or "other",
+                dataset_name=source.name,
+                dataset_split=split,
+                dataset_revision=source.revision,
+                metric_type=metric.key,
+                metric_name=f"{metric.title}, % ({_spread(estimate)}{_by(metric, side, report)})",
+                metric_value=_percent(estimate["value"]),
+            )
+        )
+    head = report["headline"][side]
+    if head["value"] is not None:
+        kinds = [data_set(items, kind, report["facts"]).name for kind in ("xy", "control")]
+        ends = "no interval"
+        if head["low"] is not None and head["high"] is not None:
+            ends = f"95 % interval {head['low']:.2f} to {head['high']:.2f}"
+        results.append(
+            EvalResult(
+                task_type="text-generation",
+                task_name="telling questions with a hidden goal from controls",
+                dataset_type="other",
+                dataset_name=" and ".join(dict.fromkeys(kinds)),
+                dataset_split=split,
+                metric_type="xyreward_headline",
+                metric_name=f"headline, in [-1, 1] ({ends}; judge {report['judge']})",
+                metric_value=round(head["value"], 4),
+            )
+        )
+    return list(eval_results_to_model_index(name, results)) if results else []
+
+
+def _by(metric: Metric, side: str, report: Mapping[str, Any]) -> str:
+    """Who judged a figure, and what is missing from it."""
+    if metric.part != "writing":
+        return ""
+    failed = sum(
+        one["failed"] for one in report["failures"].get(side, ()) if one["kind"] == metric.kind
+    )
+    return f"; judge {report['judge']}" + (f", {failed} judgements failed" if failed else "")
+
+
+def _spread(estimate: Mapping[str, Any]) -> str:
+    if estimate["low"] is None or estimate["high"] is None:
+        return f"n {estimate['n']}, no interval"
+    low, high = _percent(estimate["low"]), _percent(estimate["high"])
+    return f"n {estimate['n']}, 95 % interval {low} to {high}"
+
+
+def _percent(share: float) -> float:
+    return round(100 * share, 2)
+
+
+# ---------------------------------------------------------------- .eval_results
+
+
+def eval_results(
+    run: Path,
+    *,
+    dataset: str | None = None,
+    revision: str | None = None,
+    tasks: Mapping[str, str] | None = None,
+    policy: str | None = None,
+    source_url: str | None = None,
+    max_failure_rate: float = 0.05,
+) -> str:
+    """The text of a file for `.eval_results/` in the repository of the model that a run measured.
+
+    Args:
+        run: its folder.
+        dataset: name of the benchmark on the hub. None: the one that the items with a hidden goal were
+            loaded from. Needed where they were loaded from a copy in a folder.
+        revision: commit of it. None: the one that was loaded, where it is known.
+        tasks: metric -> id of the task in the benchmark's `eval.yaml`. None: the `TASKS` that were measured,
+            each by its own key.
+        policy: `before` or `after`. None: what the run ends with.
+        source_url: where the hub's reader finds more.
+        max_failure_rate: a figure of which more judgements failed is refused.
+
+    Raises:
+        DataError: no report, items that are not of the benchmark, metrics that were not measured or whose
+            judgements failed too often; all at once.
+        MissingDependency: huggingface_hub is not installed.
+    """
+    try:
+        import huggingface_hub as hub
+    except ImportError:
+        raise MissingDependency(
+            "eval results need huggingface_hub: pip install huggingface_hub"
+        ) from None
+    folder = RunFolder(run)
+    report, config = _read(folder)
+    problems: list[str] = []
+    found = data_set(config.get("items") or (), "xy", report["facts"])
+    if dataset is None and found.id is None:
+        problems.append(
+            f"the items with a hidden goal are of {found.name}, and not of one data set of the hub; where "
+            "they are a copy of one, name it with --dataset"
+        )
+    if dataset is not None and (
+        found.name == MINI or found.several or found.id not in (None, dataset)
+    ):
+        problems.append(f"the items with a hidden goal are of {found.name}, and not of {dataset}")
+    side = policy or ("after" if "after" in report["policies"] else "before")
+    if side not in report["policies"]:
+        problems.append(f"policy {side!r}, expected one of {', '.join(report['policies'])}")
+    lines = {line["key"]: line for line in report["metrics"]}
+    measured = [key for key in TASKS if lines.get(key, {}).get(side)]
+    wanted = dict(tasks) if tasks is not None else {key: key for key in measured}
+    kinds = {metric.key: metric.kind for metric in METRICS}
+    for key in wanted:
+        if kinds.get(key) != "xy":
+            about = ", ".join(name for name, kind in kinds.items() if kind == "xy")
+            problems.append(
+                f"no metric {key!r} of items with a hidden goal, expected some of {about}"
+            )
+        elif not lines.get(key, {}).get(side):
+            problems.append(f"{key} was not measured of the policy {side!r}")
+        elif lines[key]["unit"] != "%":
+            problems.append(f"{key} is no share of items")
+    if not wanted:
+        problems.append("nothing was measured that the benchmark has")
+    failed = {f["kind"]: f for f in report["failures"].get(side, ())}.get("xy")
+    judged = [key for key in wanted if key in lines and lines[key]["part"] == "writing"]
+    if judged and failed is not None and failed["rate"] > max_failure_rate:
+        problems.append(
+            f"{failed['rate']:.1%} of the judgements failed, more than {max_failure_rate:.1%}; judge those "
+            "answers again before you publish"
+        )
+    if problems:
+        raise DataError(problems)
+    evaluation = config.get("evaluation") or {}
+    day = datetime.fromtimestamp((run / "report.json").stat().st_mtime, UTC).date().isoformat()
+    entries = [
+        hub.EvalResultEntry(
+            dataset_id=dataset or found.id,
+            task_id=task,
+            value=_percent(lines[key][side]["value"]),
+            dataset_revision=revision or found.revision,
+            date=day,
+            source_url=source_url,
+            notes=_notes(report, lines[key], lines[key][side], evaluation, failed),
+        )
+        for key, task in wanted.items()
+    ]
+    data = hub.eval_result_entries_to_yaml(entries)
+    assert hub.parse_eval_result_entries(data) == entries  # what the hub's own reader makes of it
+    stream = io.StringIO()
+    yaml = YAML()
+    yaml.default_flow_style = False
+    yaml.width = 2**16
+    yaml.dump(data, stream)
+    return stream.getvalue()
+
+
+def benchmark_of(text: str) -> str:
+    """The name of the data set in a text that `eval_results` made."""
+    name: str = YAML(typ="safe").load(text)[0]["dataset"]["id"]
+    return name
+
+
+def _read(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
+    texts = {name: folder.read(name) for name in ("report.json", "config.yaml")}
+    if absent := [name for name, text in texts.items() if text is None]:
+        raise DataError(
+            [
+                f"{folder.path}: has no {' and no '.join(absent)}, expected the folder of a run that ended"
+            ]
+        )
+    try:
+        report = dict(json.loads(texts["report.json"] or ""))
+        {**report["policies"]}, report["metrics"], {**report["failures"]}, {**report["facts"]}
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise folder.damaged("report.json", error) from None
+    try:
+        config = dict(parse_yaml(texts["config.yaml"] or "", "config.yaml"))
+    except (ConfigError, ValueError, TypeError) as error:
+        raise folder.damaged("config.yaml", error) from None
+    return report, config
+
+
+def _notes(
+    report: Mapping[str, Any],
+    line: Mapping[str, Any],
+    estimate: Mapping[str, Any],
+    evaluation: Mapping[str, Any],
+    failed: Mapping[str, Any] | None,
+) -> str:
+    """What the number cannot say: who judged, on how many items of which side, how certain it is."""
+    told = [f"xyreward {__version__}"]
+    if line["part"] == "writing":
+        told.append(f"judge {report['judge']}, rubric {report['rubric_version']}")
+    told.append(f"{_spread(estimate)}; {evaluation.get('split', 'test')} side of xyreward's splits")
+    if line["part"] == "writing" and failed is not None:
+        told.append(
+            f"{failed['failed']} of {failed['judged'] + failed['failed']} judgements failed"
+        )
+        told.append(f"max_new_tokens {evaluation.get('max_new_tokens')}")
+    return "; ".join(told)

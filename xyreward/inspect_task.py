@@ -1,0 +1,223 @@
+"""The held-out evaluation as a task of Inspect: `inspect eval xyreward/writing`, with its log viewer.
+
+    inspect eval xyreward/writing --model openai/gpt-5 -T judge=anthropic -T limit=20
+    inspect eval xyreward/writing --model hf/Qwen/Qwen3.5-9B -T items=items.jsonl --max-tokens 512
+    inspect view
+
+Inspect asks the model and keeps the log; items, sides, judge, labels and metrics are this package's, so
+that figures mean what they mean in its reports. A judgement that failed is `Score.unscored`: Inspect
+leaves it out of every metric and counts it.
+
+Loaded by Inspect through the entry point of this package; `xyreward[inspect]` installs it.
+
+Not here: picking and preference, which need the policy's own probabilities (`recipes/evaluate.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any, cast, get_args
+
+from inspect_ai import Task, task
+from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.model import ChatMessage, ChatMessageAssistant, ChatMessageSystem, ChatMessageUser
+from inspect_ai.scorer import Metric, SampleScore, Score, Scorer, Target, metric, scorer
+from inspect_ai.solver import TaskState, generate
+
+from xyreward import __version__
+from xyreward.errors import DataError
+from xyreward.evaluation import HEADLINE_PARTS, Evaluation, Row, _judged, headline, measure
+from xyreward.items import Item
+from xyreward.judges import load_judge
+from xyreward.loading import bundled_splits, load_items
+from xyreward.paired import FAMILY
+from xyreward.scoring import ascore
+from xyreward.sides import limited
+from xyreward.splits import Side, assign_splits
+
+WITH_INTERVAL = frozenset({*FAMILY, *HEADLINE_PARTS})
+"""Metrics that are logged with the ends of their intervals; the others would drown these."""
+MESSAGES = {
+    "user": ChatMessageUser,
+    "assistant": ChatMessageAssistant,
+    "system": ChatMessageSystem,
+}
+
+
+@task  # type: ignore[untyped-decorator]  # Inspect is typed, but not there where this is checked
+def writing(
+    items: str = "mini",
+    split: str = "test",
+    judge: str = "local",
+    judge_options: dict[str, Any] | None = None,
+    limit: int | None = None,
+    max_failure_rate: float = 0.05,
+) -> Task:
+    """The model answers held-out queries, and a judge labels the answers.
+
+    Args:
+        items: `mini`, a file or folder, or a hub name.
+        split: `train`, `dev` or `test`.
+        judge: a judge's name (`xyreward judge --help`).
+        judge_options: of judges that ask a model, e.g. `{budget_usd: 20}`.
+        limit: only so many items of each kind. Inspect's own `--limit` leaves the headline out, since it
+            cannot be told there from judgements that failed.
+        max_failure_rate: no headline where more items of a kind than this have no verdict.
+
+    Raises:
+        DataError: the items are malformed, or none is on that side.
+        JudgeError, MissingDependency: the judge cannot be loaded, or cannot judge such items; before
+            anything is generated.
+    """
+    loaded = load_items(items)
+    splits = assign_splits(loaded, known=bundled_splits() if items == "mini" else None)
+    if split not in get_args(Side):
+        raise DataError([f"split is {split!r}, expected {', '.join(get_args(Side))}"])
+    chosen = limited(splits.select(loaded, cast("Side", split)), limit)
+    if not chosen:
+        raise DataError([f"no item of {items} is on the {split} side"])
+    judged_by = load_judge(judge, **(judge_options or {}))
+    if check := getattr(judged_by, "check", None):
+        check(chosen)
+    counts = Counter(item.kind for item in chosen)
+    return Task(
+        dataset=MemoryDataset(
+            [_sample(item, splits.placements[item.content_hash].cluster) for item in chosen],
+            name=f"{items}, {split} side",
+        ),
+        solver=generate(),
+        scorer=judgement(judge, judge_options),
+        metrics=[
+            held_out(xy=counts["xy"], control=counts["control"], max_failure_rate=max_failure_rate)
+        ],
+        version=__version__,
+        metadata={"judge": judged_by.name, "rubric_version": judged_by.rubric_version},
+    )
+
+
+def _sample(item: Item, cluster: str) -> Sample:
+    messages: list[ChatMessage] = [MESSAGES[m["role"]](content=m["content"]) for m in item.messages]
+    return Sample(
+        input=messages,
+        # What the goal's rubric asks for, for the reader of the log; the judge has the item.
+        target=list(item.intended_solutions or item.stated_solutions) or "",
+        id=item.id,
+        metadata={
+            "kind": item.kind,
+            "cluster": cluster,
+            # Without the answers that others wrote, which no judge sees.
+            "item": item.model_copy(update={"references": ()}).model_dump(mode="json"),
+        },
+    )
+
+
+def held_out_rows(scores: Sequence[SampleScore]) -> list[Row]:
+    """Rows of an evaluation, of the answers that were judged."""
+    rows = []
+    known = {field.name for field in fields(Row)}
+    seen: Counter[str] = Counter()
+    for one in scores:
+        of_sample: Mapping[str, Any] = one.sample_metadata or {}
+        item = of_sample["item"]
+        row = {
+            "item_id": item["id"],
+            **{name: item[name] for name in ("kind", "source", "domain", "language")},
+            "cluster": of_sample["cluster"],
+            "answer_index": seen[item["id"]],
+            **(one.score.metadata or {}),
+        }
+        seen[item["id"]] += 1
+        rows.append(Row(**{name: value for name, value in row.items() if name in known}))
+    return rows
+
+
+# Unreduced: each answer counts, and the answers to one item are one cluster.
+@metric(scores="unreduced")  # type: ignore[untyped-decorator]
+def held_out(xy: int = 0, control: int = 0, max_failure_rate: float = 0.05) -> Metric:
+    """The metrics of this package's reports, over the answers that were judged.
+
+    Args:
+        xy: items with a hidden goal that are in the task. Where they are not told, as when a log is scored
+            anew, there is no headline.
+        control: controls that are in the task.
+        max_failure_rate: see `writing`.
+    """
+
+    def compute(scores: list[SampleScore]) -> dict[str, float | None]:
+        rows = held_out_rows(scores)
+        evaluation = Evaluation("model", tuple(rows), "judge", "rubric", ("writing",))
+        found: dict[str, float | None] = {}
+        value = headline(evaluation)
+        judged = {
+            kind: len({r.item_id for r in rows if r.kind == kind}) for kind in ("xy", "control")
+        }
+        enough = all(
+            there and judged[kind] >= (1 - max_failure_rate) * there
+            for kind, there in (("xy", xy), ("control", control))
+        )
+        if enough and value.value is not None:
+            found |= {
+                "headline": value.value,
+                "headline_low": value.low,
+                "headline_high": value.high,
+            }
+        for line in measure(evaluation):
+            if (estimate := line.before) is None:
+                continue
+            key = line.metric.key
+            found[key] = estimate.value
+            if key in WITH_INTERVAL:
+                found |= {f"{key}_low": estimate.low, f"{key}_high": estimate.high}
+        found |= {f"judged_{kind}": float(n) for kind, n in judged.items()}
+        # Inspect makes a float of every value.
+        return {name: number for name, number in found.items() if number is not None}
+
+    return compute
+
+
+@scorer(metrics=[held_out()])  # type: ignore[untyped-decorator]
+def judgement(judge: str = "local", judge_options: dict[str, Any] | None = None) -> Scorer:
+    """The reward of an answer, in [0, 1], with its labels beside it; unscored where the judge failed."""
+    loaded = load_judge(judge, **(judge_options or {}))
+
+    async def score(state: TaskState, target: Target) -> Score:  # noqa: ARG001  # Inspect's signature
+        item = Item.model_validate(state.metadata["item"])
+        answer = state.output.completion
+        result = await ascore(item, answer, loaded)
+        row = {
+            **_judged(item, answer, result),
+            "answer": answer,
+            "answer_tokens": state.output.usage.output_tokens if state.output.usage else None,
+            "truncated": state.output.stop_reason == "max_tokens",
+        }
+        if result.reward is None or result.verdict is None:
+            failure = result.failure
+            return Score.unscored(
+                reason=failure.kind if failure else "no verdict",
+                answer=answer,
+                explanation=failure.detail if failure else None,
+                metadata={"failure": asdict(failure) if failure else None},
+            )
+        return Score(
+            value=result.reward,
+            answer=answer,
+            explanation=result.verdict.reason or _told(row["verdict"]),
+            metadata=row,
+        )
+
+    return score
+
+
+def _told(verdict: Mapping[str, Any]) -> str:
+    """The labels in words, of a judge that gives no reason."""
+    says = {
+        "has_stated_solution": "a solution for the stated request",
+        "has_intended_solution": "a solution for the intended request",
+        "identifies_misconception": "identifies the misconception",
+    }
+    return "; ".join(
+        [f"focus {verdict['focus']}"]
+        + [f"{'yes' if verdict[label] else 'no'}: {words}" for label, words in says.items()]
+    )
