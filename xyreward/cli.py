@@ -1,10 +1,11 @@
-"""The command line: `xyreward score | pairs | agree | annotate | attack | judge | store`.
+"""The command line: `xyreward score | pairs | agree | annotate | attack | serve | judge | store`.
 
     xyreward score answers.jsonl --items mini --judge anthropic --out verdicts.jsonl --dry-run
     xyreward pairs --items mini --out pairs/mini
     xyreward annotate answers.jsonl --items mini --out sheet.html
     xyreward agree labels.jsonl verdicts.jsonl --record
     xyreward attack --judge local
+    xyreward serve --judge local
     xyreward judge check anthropic:claude-sonnet-5-5
     xyreward judge compare local anthropic
     xyreward store info
@@ -32,6 +33,7 @@ import typer
 
 from xyreward.cli_agree import agree, annotate
 from xyreward.cli_pairs import pairs
+from xyreward.cli_serve import serve
 from xyreward.errors import JudgeError, StoreError, XYRewardError, printable
 from xyreward.interrupts import INTERRUPT, INTERRUPTED
 from xyreward.words import dollars, noun
@@ -362,6 +364,7 @@ def attack(
 _command(app)(_judge_options()(pairs))
 _command(app)(_judge_options()(agree))
 _command(app)(annotate)
+_command(app)(_options(ITEM_OPTIONS, "loading")(_judge_options()(serve)))
 
 
 # ---------------------------------------------------------------- judges

@@ -192,14 +192,23 @@ async def _grounded(
     at = [i for i, item in enumerate(items) if item.bare and answers[i].strip()]
     if not at:
         return {}
-    ground = getattr(judge, "ground", None)
-    if ground is None:
+    refuse_bare(judge)
+    ground = getattr(judge, "ground")  # noqa: B009  # not every judge has it, and so the protocol has not
+    return dict(zip(at, await ground([items[i] for i in at]), strict=True))
+
+
+def refuse_bare(judge: Judge) -> None:
+    """Make sure that a judge can infer what bare queries are after.
+
+    Raises:
+        JudgeError: it cannot; says which judges can.
+    """
+    if getattr(judge, "ground", None) is None:
         raise JudgeError(
             f"judge {judge.name!r} cannot infer what a bare query is after; give items with their "
             "stated and intended requests and solutions, or take a judge that asks a model "
             "(anthropic:<model>, chat:<model>@<base_url>, or a panel of nothing but such)"
         )
-    return dict(zip(at, await ground([items[i] for i in at]), strict=True))
 
 
 def _list(name: str, given: Any, one: str) -> list[Any]:
