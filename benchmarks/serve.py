@@ -4,8 +4,8 @@
 
 The service is a process of its own, as `xyreward serve` starts it; the clients are one process beside it,
 with a connection each that stays open. Every request has one answer, and what comes back is compared with
-what that answer is worth: a lost, doubled or exchanged one shows. A client that is told 429 asks again after
-Retry-After.
+what that answer is worth: a lost, doubled or exchanged one shows. A client that is told 429, or 503,
+asks again after Retry-After.
 
 Rows: the service; the same with room for 64 answers only, so that most requests meet a full queue; and, for
 its cost, the least that one would write instead: ten lines of FastAPI around `ascore()`, without token,
@@ -72,9 +72,9 @@ def main() -> None:
     print(machine())
     print()
     print(
-        "| judge | what | requests/s | median, s | 99 %, s | most, s | 429 | 429: most, s | memory, MB |"
+        "| judge | what | requests/s | median, s | 99 %, s | most, s | 429 | 429: most, s | 503 | MB |"
     )
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for judge in args.judge or ["scripted"]:
         with tempfile.TemporaryDirectory() as folder:
             rows = known_rows(args.requests) if judge == "scripted" else mini_rows(args.requests)
@@ -199,6 +199,7 @@ class Load:
     clients: int
     scored_s: list[float] = field(default_factory=list)
     full_s: list[float] = field(default_factory=list)
+    late_s: list[float] = field(default_factory=list)
     rewards: dict[int, float] = field(default_factory=dict)
 
     async def run(self) -> float:
@@ -228,8 +229,8 @@ class Load:
                 )
                 status, headers, text = await self._response(reader)
                 seconds = time.perf_counter() - begun
-                if status == 429:
-                    self.full_s.append(seconds)
+                if status in (429, 503):
+                    (self.full_s if status == 429 else self.late_s).append(seconds)
                     # As clients are told to: not all at the same moment.
                     await asyncio.sleep(int(headers["retry-after"]) * random.uniform(0.5, 1.0))
                     continue
@@ -257,7 +258,7 @@ def line(judge: str, what: str, load: Load, seconds: float, megabytes: float) ->
     return (
         f"| {judge} | {names[what]} | {len(load.rows) / seconds:,.0f} | {np.median(load.scored_s):.2f} "
         f"| {np.quantile(load.scored_s, 0.99):.2f} | {max(load.scored_s):.2f} | {len(load.full_s):,} "
-        f"| {full} | {megabytes:.0f} |"
+        f"| {full} | {len(load.late_s):,} | {megabytes:.0f} |"
     )
 
 

@@ -348,8 +348,10 @@ class Service:
                 retry_after_s=self.line.retry_after_s,
             )
         except (JudgeStopped, StoreError) as error:
-            self._stopped_at, self._stopped_by = time.monotonic(), str(error)
-            LOG.error("the judge stopped: %s", error)
+            now = time.monotonic()
+            if now - self._stopped_at >= STOPPED_S or self._stopped_by != str(error):
+                LOG.error("the judge stopped: %s", error)  # once, and not for every request
+                self._stopped_at, self._stopped_by = now, str(error)
             return error_response(503, "judge_stopped", str(error), retry_after_s=STOPPED_S)
         except JudgeError as error:
             LOG.error("%s", error)

@@ -52,12 +52,12 @@ def answer_of(query: str, prompt: str, *, thinking: bool = False) -> str:
 
 def without_thinking(answer: str, prompt: str = "") -> str:
     """An answer without what a reasoning model thinks before it. Empty where it never stopped thinking."""
-    _thoughts, mark, rest = answer.rpartition(_ENDS_THINKING)
-    if mark:
-        return rest.strip()
-    # Some templates open the thinking in the prompt.
+    before, closed, after = answer.partition(_ENDS_THINKING)
+    # Some templates open the thinking in the prompt, which not every caller has.
     opened = answer.lstrip().startswith(_THINK) or prompt.rstrip().endswith(_THINK)
-    return "" if opened else answer
+    if opened or (closed and _THINK not in before):
+        return after.strip()
+    return answer
 
 
 def item_of_label(label: str | Mapping[str, Any], catalogue: Catalogue) -> Item:
