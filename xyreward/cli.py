@@ -1,4 +1,4 @@
-"""The command line: `xyreward score | eval | pairs | compare | agree | attack | judge | store`, and more.
+"""The command line: `xyreward score | eval | pairs | compare | agree | attack | serve | judge | store | ...`.
 
     xyreward score answers.jsonl --items mini --judge anthropic --out verdicts.jsonl --dry-run
     xyreward eval --policy chat:qwen3.5-9b@http://127.0.0.1:8000 --judge anthropic --out runs/qwen
@@ -7,6 +7,7 @@
     xyreward agree labels.jsonl verdicts.jsonl --record
     xyreward compare runs/one runs/other
     xyreward attack --judge local
+    xyreward serve --judge local
     xyreward judge check anthropic:claude-sonnet-5-5
     xyreward judge compare local anthropic
     xyreward store info
@@ -37,6 +38,7 @@ from xyreward.cli_compare import compare as compare_runs
 from xyreward.cli_compare import eval_results
 from xyreward.cli_eval import evaluate
 from xyreward.cli_pairs import pairs
+from xyreward.cli_serve import serve
 from xyreward.errors import JudgeError, StoreError, XYRewardError, printable
 from xyreward.interrupts import INTERRUPT, INTERRUPTED
 from xyreward.words import dollars, noun
@@ -370,6 +372,7 @@ _command(app)(_judge_options()(agree))
 _command(app)(annotate)
 _command(app, "compare")(compare_runs)
 _command(app, "eval-results")(eval_results)
+_command(app)(_options(ITEM_OPTIONS, "loading")(_judge_options()(serve)))
 
 
 # ---------------------------------------------------------------- judges

@@ -193,12 +193,16 @@ async def _grounded(
     if not at:
         return {}
     check_can_ground(judge)
-    grounded = await judge.ground([items[i] for i in at])  # type: ignore[attr-defined]
-    return dict(zip(at, grounded, strict=True))
+    ground = getattr(judge, "ground")  # noqa: B009  # not every judge has it, and so the protocol has not
+    return dict(zip(at, await ground([items[i] for i in at]), strict=True))
 
 
 def check_can_ground(judge: Judge) -> None:
-    """Raise JudgeError where a judge cannot infer what bare queries are after."""
+    """Make sure that a judge can infer what bare queries are after.
+
+    Raises:
+        JudgeError: it cannot; says which judges can.
+    """
     if getattr(judge, "ground", None) is None:
         raise JudgeError(
             f"judge {judge.name!r} cannot infer what a bare query is after; give items with their "
