@@ -13,6 +13,7 @@ from xyreward.config import (
     Arguments,
     DPORecipe,
     EvaluateRecipe,
+    GRPORecipe,
     Places,
     check_keys,
     check_limits,
@@ -617,5 +618,6 @@ def test_what_is_measured_by_default_is_what_there_is(model: str, parts: tuple[s
     ],
 )
 def test_what_training_cannot_be_evaluated_by_is_refused(overrides: list[str], said: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(said)):
-        load_config(DPORecipe, None, ["output_dir=x", *overrides])
+    for recipe in (DPORecipe, GRPORecipe):
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            load_config(recipe, None, ["output_dir=x", *overrides])

@@ -50,7 +50,12 @@ LAST = ("after", "evaluation")
 """Names of the evaluation that a run ends with."""
 NO_EVALUATIONS = ("pairs", "log", "samples")
 """Beginnings of the names of other JSONL files in a run's folder."""
-WITHOUT_EFFECT = frozenset({"batch_size", "judge", "limit", "max_failure_rate", "parts", "split"})
+WITHOUT_EFFECT = frozenset(
+    {
+        "batch_size", "controls", "judge", "leave_out", "limit", "max_failure_rate", "oracle", "parts",
+        "references", "sources", "split",
+    }
+)  # fmt: skip
 """Settings of an evaluation that change no answer and no label, or that the table has anyway."""
 
 

@@ -342,6 +342,22 @@ class Recipe(_Section):
         other._bill = bill
         return other
 
+    @model_validator(mode="after")
+    def _what_is_trained_can_be(self) -> Self:
+        if self.trainer is None:
+            return self
+        if place_of(self.policy.model) != "here":
+            raise ValueError(
+                f"policy.model is {self.policy.model!r:.80}, which can be evaluated and not trained; "
+                "expected a folder, a hub name, or an adapter"
+            )
+        if self.evaluation.split == "all" or self.evaluation.controls == "mini":
+            raise ValueError(
+                "evaluation.split all and evaluation.controls mini are for a policy that is not trained "
+                "here; expected dev or test, and controls among items: {source: mini, kinds: [control]}"
+            )
+        return self
+
 
 class DPORecipe(Recipe):
     """What `recipes/dpo.py` takes."""
@@ -360,16 +376,6 @@ class DPORecipe(Recipe):
 
     @model_validator(mode="after")
     def _rounds_have_something_new(self) -> Self:
-        if place_of(self.policy.model) != "here":
-            raise ValueError(
-                f"policy.model is {self.policy.model!r:.80}, which can be evaluated and not trained; "
-                "expected a folder, a hub name, or an adapter"
-            )
-        if self.evaluation.split == "all" or self.evaluation.controls == "mini":
-            raise ValueError(
-                "evaluation.split all and evaluation.controls mini are for a policy that is not trained "
-                "here; expected dev or test, and controls among items: {source: mini, kinds: [control]}"
-            )
         if self.rounds > 1 and "on_policy" not in self.pairs.sources:
             raise ValueError(
                 f"rounds is {self.rounds}, but without source on_policy every round would train on the "
