@@ -207,6 +207,13 @@ def test_rewards_of_0_and_1_answers_that_were_cut_and_missing_rows_survive(tmp_p
     assert data_of(text)["codes"][2][1] == -1
 
 
+def test_a_kind_of_failure_that_no_judge_has_is_shown_as_well(tmp_path: Path) -> None:
+    one = replace(failed("i0"), failure={"kind": "policy_timeout", "detail": "late"})
+    found = data_of(written(tmp_path, {"before": evaluation(one, failed("i1"), row("i2", GOAL))}))
+    assert found["failures"] == ["policy_timeout", "timeout"]
+    assert found["codes"][0][:2] == [-3, -4]
+
+
 def test_a_long_text_is_cut(tmp_path: Path) -> None:
     text = written(tmp_path, {"before": evaluation(row("i0", GOAL, answer="x" * 1_000_000))})
     assert len(data_of(text, "part-0")[0]["answers"][0]["text"]) == MAX_TEXT

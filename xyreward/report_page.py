@@ -32,7 +32,7 @@ from xyreward.rubric import Grounding
 from xyreward.runs import RunFolder
 from xyreward.self_contained import as_script, render
 from xyreward.stats import Estimate
-from xyreward.verdict import FAILURE_KINDS, FOCUS_VALUES
+from xyreward.verdict import FOCUS_VALUES
 
 PAGE = "report.html"
 DATA = "report_data"
@@ -177,6 +177,8 @@ def _index(
     rows: Sequence[_Entry], evaluations: Mapping[str, Evaluation], items: Mapping[str, Item]
 ) -> dict[str, Any]:
     """What the page filters and lists by, of all rows, as columns."""
+    every = (row.failure["kind"] for e in rows for row in e.answers if row and row.failure)
+    failures = {kind: n for n, kind in enumerate(sorted(set(every)))}
     columns = {name: _Values() for name in ("kind", "source", "domain", "language")}
     gists = []
     for entry in rows:
@@ -188,13 +190,13 @@ def _index(
     return {
         "names": [figures.told(name) for name in evaluations],
         "policies": [_text(e.policy) for e in evaluations.values()],
-        "failures": list(FAILURE_KINDS),
+        "failures": list(failures),
         "focus": list(FOCUS_VALUES),
         "ids": [_text(entry.item_id) for entry in rows],
         "nth": [entry.answer_index for entry in rows],
         "gists": gists,
         **{name: values.to_dict() for name, values in columns.items()},
-        "codes": [[_code(e.answers[p]) for e in rows] for p in range(len(evaluations))],
+        "codes": [[_code(e.answers[p], failures) for e in rows] for p in range(len(evaluations))],
         "soft": [[_soft(e.answers[p]) for e in rows] for p in range(len(evaluations))],
         "lengths": [[_length(e.answers[p]) for e in rows] for p in range(len(evaluations))],
         "picked": [[_picked(e.answers[p]) for e in rows] for p in range(len(evaluations))],
@@ -205,12 +207,16 @@ MISSING, UNJUDGED, FAILED = -1, -2, -3
 """Codes of rows without labels: not evaluated, not judged, and from here down by kind of failure."""
 
 
-def _code(row: Row | None) -> int:
-    """The labels of a row as one number: bits of stated, intended, misconception, then the focus."""
+def _code(row: Row | None, failures: Mapping[str, int]) -> int:
+    """The labels of a row as one number: bits of stated, intended, misconception, then the focus.
+
+    Args:
+        failures: kinds of failure with their numbers.
+    """
     if row is None:
         return MISSING
     if row.failure is not None:
-        return FAILED - FAILURE_KINDS.index(row.failure["kind"])
+        return FAILED - failures[row.failure["kind"]]
     v = row.verdict
     if v is None:
         return UNJUDGED
