@@ -276,7 +276,7 @@ def test_an_adapter_is_trained_on_and_its_mark_remembers_the_base(
     marks = [
         json.loads((one / "adapter/xyreward.json").read_text()) for one in (run, tmp_path / "run")
     ]
-    assert marks[0]["policy"] == marks[1]["policy"]
+    assert marks[0]["name"] == marks[1]["name"]
     assert (tmp_path / "run/adapter/adapter_model.safetensors").is_file()
 
 
