@@ -467,7 +467,7 @@ def answers(n: int, of: str = "answer") -> list[dict[str, Any]]:
 
 def test_overload_is_429_at_once_and_pays_for_nothing(tmp_path: Path) -> None:
     with (
-        FakeAPI(latency=1.0) as api,
+        FakeAPI(latency=5.0) as api,
         serve(*chat(api), "--max-waiting", "4", "--store", str(tmp_path / "s"),
               "--max-answers", "4") as small,
         ThreadPoolExecutor(20) as clients,
@@ -484,7 +484,7 @@ def test_overload_is_429_at_once_and_pays_for_nothing(tmp_path: Path) -> None:
         assert len(full) == 16
         for _, body, headers, seconds in full:
             assert error_of(body, "queue_full").retry_after_s == int(headers["retry-after"]) >= 1
-            assert seconds < 0.9  # before any verdict was there
+            assert seconds < min(f[3] for f in taken)  # before any verdict was there
         assert api.stats.billed == 4
         # There is room again.
         assert small.ask("/score", answers(1)[0])[0] == 200

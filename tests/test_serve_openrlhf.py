@@ -2,7 +2,7 @@
 
 import pytest
 
-from xyreward.serve.openrlhf import answer_of, without_thinking
+from xyreward.serve.openrlhf import answer_of
 
 PROMPT = "<|im_start|>user\nHow?<|im_end|>\n<|im_start|>assistant\n"
 
@@ -57,9 +57,10 @@ def test_a_prompt_that_was_cut_is_refused() -> None:
         ("Between <think> and </think>.", PROMPT, "Between <think> and </think>."),
         ("Write <think> before it.", PROMPT, "Write <think> before it."),
         ("Yes.", PROMPT, "Yes."),
+        ('Yes.<tool_call>{"name": "x"}</tool_call>', PROMPT, "Yes."),
     ],
 )
-def test_thinking_is_not_judged(behind: str, prompt: str, answer: str) -> None:
-    assert without_thinking(behind, prompt) == answer
+def test_thinking_and_calls_of_tools_are_not_judged(behind: str, prompt: str, answer: str) -> None:
     assert answer_of(prompt + behind, prompt) == answer
-    assert answer_of(prompt + behind, prompt, thinking=True) == behind
+    if "<tool_call>" not in behind:
+        assert answer_of(prompt + behind, prompt, thinking=True) == behind

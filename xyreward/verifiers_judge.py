@@ -31,12 +31,12 @@ import verifiers.v1 as vf
 from pydantic import Field, ValidationError
 from verifiers.v1.types import Usage
 
+from xyreward.completions import Visible
 from xyreward.errors import DataError, JudgeError
 from xyreward.items import Item
 from xyreward.judges import Judge, load_judge
 from xyreward.reward import Reward
 from xyreward.scoring import Score, ascore
-from xyreward.serve.openrlhf import without_thinking
 
 __all__ = ["XYJudge"]
 
@@ -73,9 +73,8 @@ class XYJudge(vf.Judge[float, XYJudgeConfig]):
         config = self.config
         item = item_of(task, config.item_field)
         judge = _judge(config.judge, json.dumps(config.judge_options, sort_keys=True))
-        reply = trace.last_reply
-        if not config.keep_thinking:
-            reply = without_thinking(reply)
+        visible = Visible(thinking=None) if config.keep_thinking else Visible()
+        reply = visible(trace.last_reply)
         score = await ascore(item, reply, judge, Reward(soft=config.soft))
         _record(trace, config.name, score)
         if score.reward is None:

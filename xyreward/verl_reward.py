@@ -11,7 +11,7 @@ where the judge's own retries were of no use, that is the honest end. `on_failur
 `xy_judged` 0; then `algorithm.adv_estimator=grpo_judged` (`verl_advantage.py`) is needed, since every other
 estimator makes NaN of the whole group.
 
-Not here: how answers are judged (`judges/`), what a user reads of an answer (`serve/openrlhf.py`).
+Not here: how answers are judged (`judges/`), what a user reads of an answer (`completions.py`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from xyreward.completions import Visible
 from xyreward.errors import ConfigError, DataError, JudgeError
 from xyreward.items import Item
 from xyreward.judges import Judge, load_judge
 from xyreward.reward import Reward
 from xyreward.scoring import ascore
-from xyreward.serve.openrlhf import without_thinking
 
 FIGURES = (
     "solution",
@@ -40,6 +40,8 @@ FIGURES = (
     "identifies_misconception",
 )
 """Of `Score.metrics`; logged as `xy_<name>`."""
+
+_VISIBLE, _WHOLE = Visible(), Visible(thinking=None)
 
 
 async def compute_score(
@@ -82,7 +84,7 @@ async def compute_score(
         raise ConfigError(f"on_failure is {on_failure!r}, expected 'raise' or 'nan'")
     item = _item(ground_truth)
     one = judge if not isinstance(judge, str) else _judge(judge, _plain(judge_options))
-    answer = solution_str if thinking else without_thinking(solution_str)
+    answer = (_WHOLE if thinking else _VISIBLE)(solution_str)
     score = await ascore(item, answer, one, Reward(soft=soft))
     if score.reward is None:
         assert score.failure is not None

@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from xyreward.completions import Visible
 from xyreward.items import Item
 from xyreward.serve.catalogue import Catalogue, NotServedError
 from xyreward.strict_json import faults, parse_json
@@ -26,11 +27,11 @@ _END = re.compile(
 )
 """White space and special tokens that end a turn or fill a batch, of the model families in use."""
 
-_THINK, _ENDS_THINKING = "<think>", "</think>"
+THINKING = ("<think>", "</think>")
 
 
 def answer_of(query: str, prompt: str, *, thinking: bool = False) -> str:
-    """What the user would read of a query: without prompt, special tokens and thinking.
+    """What the user would read of a query: without prompt, special tokens, thinking and calls of tools.
 
     Args:
         query: prompt and answer.
@@ -47,17 +48,8 @@ def answer_of(query: str, prompt: str, *, thinking: bool = False) -> str:
             "cut to fit? Make room for it: a larger --data.max_len, or fewer new tokens"
         )
     answer = _END.sub("", query[at + len(prompt) :])
-    return answer if thinking else without_thinking(answer, prompt)
-
-
-def without_thinking(answer: str, prompt: str = "") -> str:
-    """An answer without what a reasoning model thinks before it. Empty where it never stopped thinking."""
-    before, closed, after = answer.partition(_ENDS_THINKING)
-    # Some templates open the thinking in the prompt, which not every caller has.
-    opened = answer.lstrip().startswith(_THINK) or prompt.rstrip().endswith(_THINK)
-    if opened or (closed and _THINK not in before):
-        return after.strip()
-    return answer
+    marks = None if thinking else THINKING
+    return Visible(thinking=marks, begun=prompt.rstrip().endswith(THINKING[0]))(answer)
 
 
 def item_of_label(label: str | Mapping[str, Any], catalogue: Catalogue) -> Item:
