@@ -84,9 +84,11 @@ def test_the_table_has_the_column_only_for_the_benchmarks_items() -> None:
     main = page.partition("\n## ")[0]
     tables = [ln.count("|") for ln in main.splitlines() if ln.startswith("|")]
     assert set(tables) == {5}
+    assert "What the paper published" not in page
 
     page = to_markdown(build_report(on("mini")))
     assert "published range" not in page
+    assert page.index("## Notes") > page.index("## What the paper published")
     assert "For orientation, not for comparison: other items and another judge." in page
     assert "five models on Stack Overflow: stated solution 75-86, intended solution 59-71" in page
     assert "human answers on all sources: misconception identified 79-90" in page

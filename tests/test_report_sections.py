@@ -283,7 +283,12 @@ def test_items_that_only_a_part_of_was_told_are_paired_by_item_and_answer() -> N
     (found,) = (m for m in report["conditions"][1]["metrics"] if m["key"] == "intended_solution")
     assert (found["against"]["value"], found["against"]["n"]) == (0.0, 2)
     assert found["change"]["value"] == 1.0
-    strange = evaluation(row("elsewhere", GOAL), parts=("writing",))
+    other = evaluation(row("i0", GOAL, answer_index=1), parts=("writing",))
+    report = build_report(BEFORE, conditions={"before.oracle": other})
+    assert (
+        report["conditions"][1]["against"] is None
+    )  # of its second answer nothing was written before
+    strange = evaluation(row("elsewhere", GOAL), parts=("writing",), condition="oracle")
     report = build_report(BEFORE, conditions={"before.oracle": strange})
     assert report["conditions"][1]["against"] is None
     assert report["conditions"][1]["metrics"][0]["against"] is None

@@ -285,9 +285,8 @@ def _condition(
 
 
 def _kind_of_condition(name: str, evaluation: Evaluation) -> str:
-    told: str = getattr(evaluation, "condition", "writing")
-    if told != "writing":
-        return told
+    if evaluation.condition != "writing":
+        return evaluation.condition
     first, _, rest = name.partition(".")
     if first == "reference" and rest:
         return f"reference:{rest}"
