@@ -432,7 +432,7 @@ def test_settings_of_the_training_may_change_until_it_has_begun(
         ),
         ("before.jsonl", "[1]\n", "before.jsonl: is not as a run left it (TypeError"),
         ("before.jsonl", "", "remove it, and it is computed anew"),
-        ("before.jsonl", None, "rows that are not the"),
+        ("before.jsonl", None, "3 items that are not the 4 of this run"),
         ("data.json", '{"pairs', "data.json: is not as a run left it (JSONDecodeError"),
         ("data.json", "3", "data.json: is not as a run left it (TypeError"),
     ],

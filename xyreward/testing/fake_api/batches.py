@@ -143,9 +143,11 @@ class Batches:
 
     def _describe(self, batch: Batch, base_url: str) -> dict[str, Any]:
         ended = batch.ended_at is not None
+        # As the API documents it: how rows ended is 0 until the whole batch has.
         counts = {"processing": 0 if ended else len(batch.rows)}
         counts |= {
-            end: batch.counts[end] for end in ("succeeded", "errored", "canceled", "expired")
+            end: batch.counts[end] if ended else 0
+            for end in ("succeeded", "errored", "canceled", "expired")
         }
         status = "ended" if ended else "canceling" if batch.cancelled.is_set() else "in_progress"
         return {
