@@ -219,6 +219,36 @@ def test_what_is_told_without_tokenising_is_true(
         assert ids[0] != ids[1]
 
 
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(
+        st.sampled_from(["<|im_start|>", "<|im_end|>", "<|im_", "\n", " why"]) | st.text(max_size=9)
+    ),
+    st.text(max_size=30),
+    st.integers(1, 9),
+)
+def test_an_answer_that_is_said_to_fit_does(
+    embedded: TokenGuard, asked: list[str], answer: str, fewer: int
+) -> None:
+    of, prompt = embedded.tokenizer, [{"role": "user", "content": "".join(asked)}]
+    begins, ids = of.prompt_ids(prompt), of.answer_ids(prompt, answer)[0]
+    text = of.text(prompt, answer)
+    assert not of.surely_fits(prompt, text, len(ids) - fewer, prompt_ids=len(begins))
+
+
+def test_whether_an_answer_fits_is_told_by_the_tokens_of_its_prompt(embedded: TokenGuard) -> None:
+    of, prompt = embedded.tokenizer, [{"role": "user", "content": "Why is the clock loud? " * 30}]
+    begins, text = of.prompt_ids(prompt), of.text(prompt, LONG)
+    most = len(begins) + len(LONG) + 40
+    assert not of.surely_at_most(text, most)
+    assert of.surely_fits(prompt, text, most, prompt_ids=len(begins))
+    assert not of.surely_fits(prompt, text + "\x04", most, prompt_ids=len(begins))  # no such token
+    other = [{"role": "user", "content": "Another prompt"}]
+    assert not of.surely_fits(other, text, most, prompt_ids=len(begins))
+
+
 @pytest.mark.parametrize("kind", ["as it is", "NFC", "lower case"])
 def test_only_what_keeps_the_text_is_told_without_tokenising(tiny: str, kind: str) -> None:
     from tokenizers import normalizers

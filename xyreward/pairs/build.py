@@ -141,7 +141,7 @@ def build_pairs(
         MappingProxyType(dict(sorted(maker.dropped.items()))),
         candidates=maker.candidates,
         examples=tuple(maker.examples),
-        cut=sum(tokens.cuts(p.prompt, p.chosen, p.rejected) for p in pairs) if tokens else 0,
+        cut=sum(pair.id in maker.cut for pair in pairs),
         examined=maker.examined,
         problems=maker.guards.problems(maker.dropped, maker.examined),
         balance=balance,
@@ -228,6 +228,8 @@ class _Maker:
     candidates: int = 0
     examined: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
+    cut: set[str] = field(default_factory=set)
+    """Ids of pairs with an answer that the trainer sees only the start of."""
     examples: list[LeftOut] = field(default_factory=list)
     masked: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
@@ -348,6 +350,11 @@ class _Maker:
                     else:
                         kept.append(pair)
                         used |= sides
+                        # Here, where the rendered texts are at hand; only pairs that are left count.
+                        if self.tokens and self.tokens.cuts(
+                            pair.prompt, pair.chosen, pair.rejected
+                        ):
+                            self.cut.add(pair.id)
         return kept
 
     def take(self, pairs: Sequence[Pair], share: float, limit: int | None) -> list[Pair]:

@@ -308,6 +308,7 @@ class TokenGuard:
         self._fits = lru_cache(maxsize=256)(self._prompt_fits)
         self._text = lru_cache(maxsize=256)(self._full_text)
         self._answer = lru_cache(maxsize=4096)(self._answer_ids)
+        self._cut = lru_cache(maxsize=4096)(self._is_cut)
 
     @classmethod
     def load(
@@ -340,14 +341,10 @@ class TokenGuard:
 
     def cuts(self, prompt: Messages, one: str, other: str) -> bool:
         """Whether an answer reaches beyond `max_length`."""
-        length, key = self.max_length, _key(prompt)
-        if length is None:
+        if self.max_length is None:
             return False
-        return any(
-            not self.tokenizer.surely_at_most(self._text(key, text), length)
-            and len(self._answer(key, text)[0]) > length
-            for text in (one, other)
-        )
+        key = _key(prompt)
+        return self._cut(key, one) or self._cut(key, other)
 
     def _both(self, prompt: Messages, one: str, other: str) -> list[tuple[tuple[int, ...], int]]:
         key = _key(prompt)
@@ -364,6 +361,15 @@ class TokenGuard:
 
     def _full_text(self, prompt: _Prompt, answer: str) -> str:
         return self.tokenizer.text(_messages(prompt), answer)
+
+    def _is_cut(self, prompt: _Prompt, answer: str) -> bool:
+        assert self.max_length is not None
+        text = self._text(prompt, answer)
+        if self.tokenizer.surely_at_most(text, self.max_length) or self.tokenizer.surely_fits(
+            _messages(prompt), text, self.max_length, prompt_ids=len(self._prompt(prompt))
+        ):
+            return False
+        return len(self._answer(prompt, answer)[0]) > self.max_length
 
     def _answer_ids(self, prompt: _Prompt, answer: str) -> tuple[tuple[int, ...], int]:
         ids, begin = self.tokenizer.answer_ids(
