@@ -18,6 +18,7 @@ from xyreward.pairs.balance import balanced
 from xyreward.pairs.candidates import Candidate, Judged, by_judge, by_labels, references
 from xyreward.pairs.guards import Guards, TokenGuard
 from xyreward.pairs.held_out import HeldOut
+from xyreward.pairs.language import NOTHING, Told
 from xyreward.pairs.order import check_comparable, check_order, stop_over_budget
 from xyreward.pairs.pair import EXAMPLES, LeftOut, Pair, PairRule, PairSet, pair_of
 from xyreward.pairs.rule import NEITHER, NEITHER_OVERCORRECTS, NOT_JUDGED, Rule
@@ -225,6 +226,8 @@ class _Maker:
     split: str
     clusters: Mapping[str, str]
     seed: int
+    told: Told = NOTHING
+    """Languages of queries and answers."""
     candidates: int = 0
     examined: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
@@ -262,8 +265,14 @@ class _Maker:
         shown = {item.id: self.mask_item(item) for item in items}
         candidates = [replace(c, text=self.mask(c.item_id, c.text)) for c in candidates]
         of_item: dict[str, list[Judged]] = defaultdict(list)
-        for one in judge_candidates(shown, candidates, judge):
+        judged = judge_candidates(shown, candidates, judge)
+        for one in judged:
             of_item[one.answer.item_id].append(one)
+        if self.guards.language:
+            self.told = Told.of(
+                wholes=(item.query_text for item in items),
+                ends=(one.text for one in judged if one.labels is not None),
+            )
         pairs = [
             pair
             for item in items
@@ -344,6 +353,7 @@ class _Maker:
                         prompt=pair.prompt,
                         tokens=self.tokens,
                         held_out=self.held_out,
+                        told=self.told,
                     )
                     if reason:
                         self.drop(reason, pair)
