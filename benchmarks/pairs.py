@@ -41,12 +41,12 @@ from splits import machine, peak_mib
 import xyreward.pairs.build as building
 import xyreward.pairs.guards as guarding
 from xyreward.fence import parse_fences
-from xyreward.items import DEFAULT_LABELS, AnswerKind, Item, ItemKind
+from xyreward.items import DEFAULT_LABELS, AnswerKind, Item, ItemKind, text_hash
 from xyreward.judges.anthropic import AnthropicEndpoint
 from xyreward.judges.calls import Call, Reply
 from xyreward.judges.model import ModelJudge
 from xyreward.loading import load_items
-from xyreward.pairs import Candidate, build_pairs
+from xyreward.pairs import Candidate, build_pairs, language
 from xyreward.pairs.audit import AuditLimits, audit_pairs
 from xyreward.pairs.formats import write_pairs
 from xyreward.pairs.guards import Guards, TokenGuard
@@ -60,8 +60,12 @@ ANSWERS = 8
 HELD_OUT = 2_000
 MAX_LENGTH = 2_048  # as in configs/dpo/xybench.yaml
 CHUNK = 5_000
-HASH_OF_10K = "607c6c45580ddc8f1c03f3dc3aa2415c5ae368b280578fc735e6f8996d6e957f"
-"""`PairSet.hash` of 10,000 answers: a change for speed must not change one byte of what comes out."""
+HASHES_OF_10K = (
+    "122fa8fbe861fa7274d65a892388f1d9328fd8307cccf3a64d0c76b82f5a28a6",
+    "6fa4153a51ccfdeab6dd995d76fd8a3d479718c9535e7cd8b4caf90b1f6af12d",
+)
+"""`PairSet.hash` and the audit's hash of 10,000 answers: a change for speed must not change one byte of
+what comes out."""
 
 
 def main() -> None:
@@ -302,8 +306,10 @@ def build(answers: int, folder: Path, profile: bool) -> None:
         clock.watch(guarding, "alike", "guard nearly_identical")
         clock.watch(HeldOut, "item_objection", "guard held_out_item (near-duplicate search)")
         clock.watch(HeldOut, "answer_objection", "guard held_out_answer")
+        clock.watch(language, "_each", "guard language")
         clock.watch(guarding, "answers_in_another", "guard language")
-        clock.watch(TokenGuard, "objection", "guard same_tokens, prompt_length")
+        for name in ("objection", "cuts"):
+            clock.watch(TokenGuard, name, "guards same_tokens and prompt_length; what is cut")
     if profile:
         import cProfile
         import pstats
@@ -351,8 +357,9 @@ def build(answers: int, folder: Path, profile: bool) -> None:
     print(
         f"best over worst by pandas: {seconds:.2f} s, {rows:,} rows; ours is {wall / seconds:,.0f} times that"
     )
-    print(f"hash {found.hash}", flush=True)
-    assert answers != 10_000 or found.hash == HASH_OF_10K, "the pairs are not what they were"
+    hashes = found.hash, text_hash(json.dumps(audit.to_dict(), sort_keys=True))
+    print(f"hash of the pairs {hashes[0]}\nhash of the audit {hashes[1]}", flush=True)
+    assert answers != 10_000 or hashes == HASHES_OF_10K, "pairs or audit are not what they were"
 
 
 def best_over_worst(candidates: Sequence[Candidate], rewards: Sequence[float]) -> tuple[float, int]:

@@ -41,7 +41,15 @@ from xyreward.pairs.held_out import (
     SHORTEST,
     HeldOut,
 )
-from xyreward.pairs.language import language_of, prose, speaks_another
+from xyreward.pairs.language import (
+    ENDS,
+    Told,
+    _classify,
+    _ends,
+    language_of,
+    prose,
+    speaks_another,
+)
 from xyreward.pairs.personal_data import PERSONAL_KINDS, mask
 from xyreward.policy import load_policy
 from xyreward.splits import Placement, Splits, near_duplicates, tokens
@@ -219,6 +227,36 @@ def test_what_is_told_without_tokenising_is_true(
         assert ids[0] != ids[1]
 
 
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(
+        st.sampled_from(["<|im_start|>", "<|im_end|>", "<|im_", "\n", " why"]) | st.text(max_size=9)
+    ),
+    st.text(max_size=30),
+    st.integers(1, 9),
+)
+def test_an_answer_that_is_said_to_fit_does(
+    embedded: TokenGuard, asked: list[str], answer: str, fewer: int
+) -> None:
+    of, prompt = embedded.tokenizer, [{"role": "user", "content": "".join(asked)}]
+    begins, ids = of.prompt_ids(prompt), of.answer_ids(prompt, answer)[0]
+    text = of.text(prompt, answer)
+    assert not of.surely_fits(prompt, text, len(ids) - fewer, prompt_ids=len(begins))
+
+
+def test_whether_an_answer_fits_is_told_by_the_tokens_of_its_prompt(embedded: TokenGuard) -> None:
+    of, prompt = embedded.tokenizer, [{"role": "user", "content": "Why is the clock loud? " * 30}]
+    begins, text = of.prompt_ids(prompt), of.text(prompt, LONG)
+    most = len(begins) + len(LONG) + 40
+    assert not of.surely_at_most(text, most)
+    assert of.surely_fits(prompt, text, most, prompt_ids=len(begins))
+    assert not of.surely_fits(prompt, text + "\x04", most, prompt_ids=len(begins))  # no such token
+    other = [{"role": "user", "content": "Another prompt"}]
+    assert not of.surely_fits(other, text, most, prompt_ids=len(begins))
+
+
 @pytest.mark.parametrize("kind", ["as it is", "NFC", "lower case"])
 def test_only_what_keeps_the_text_is_told_without_tokenising(tiny: str, kind: str) -> None:
     from tokenizers import normalizers
@@ -302,6 +340,29 @@ def test_an_answer_that_begins_in_the_language_asked_for_and_goes_on_in_another_
     assert not speaks_another(" ".join([GERMAN] * 6), "de")
     # A closing line in another language makes no other language of the whole.
     assert not speaks_another(f"{' '.join([GERMAN] * 6)}\n\n{LONG[:110]}", "de")
+
+
+def test_languages_are_told_together_as_one_by_one(mini: list[Item]) -> None:
+    texts = [r.text for item in mini for r in item.references]
+    texts += [item.query_text for item in mini]
+    # Too short, code alone, no feature at all, two languages, capitals, many bytes, half a surrogate pair.
+    texts += ["", "why?", CODE * 20, "\u10d0" * 300, LONG[:120] + GERMAN, LONG.upper(), GERMAN * 9]
+    texts += ["\U00020000" * 300, LONG + "\ud800", "\ud800" * 300, LONG + " \u4e2d" * 90]
+    texts += ["\U00020000" * 1_999, "\U00020000" * 2_001, (GERMAN + LONG) * 12]
+    told = Told.of(wholes=texts, ends=texts)
+    assert len(told.wholes) == len(told.ends) == len(set(texts))
+    for text in texts:
+        assert told.wholes[text] == language_of(text)
+        written = prose(text)
+        if len(written) > 2 * ENDS:
+            assert _ends(text) == f"{written[:ENDS]} {written[-ENDS:]}"
+        else:
+            assert _ends(text) == written
+        assert told.ends[text] == _classify(_ends(text))
+        for expected in ("en", "zh"):
+            assert speaks_another(text, expected, told) == speaks_another(text, expected)
+    assert {"en", "de", "zh", "es", None} <= set(told.ends.values())
+    assert Told.of(wholes=[], ends=["why?"]) == ({}, {"why?": None})
 
 
 def test_the_language_that_an_item_names_counts_unless_it_is_the_default() -> None:

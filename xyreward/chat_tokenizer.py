@@ -83,6 +83,27 @@ class ChatTokenizer:
         kept = self._kept(text)
         return kept is not None and len(kept) <= most
 
+    def surely_fits(self, messages: Messages, text: str, most: int, *, prompt_ids: int) -> bool:
+        """Whether prompt and answer surely have at most so many token ids, told without tokenising them.
+
+        Added tokens divide a text: what stands before and after one is tokenised apart. So up to the last one
+        of the prompt it has no more ids than the prompt, and beyond it no more than bytes.
+
+        Args:
+            messages: the prompt.
+            text: prompt and answer, as `text` renders them.
+            most: so many.
+            prompt_ids: how many ids the prompt has, which is the same for all answers to it.
+        """
+        if self._kept(text) is None or self._marks is None:
+            return False
+        prompt = self._text(messages, add_generation_prompt=True)
+        begin = prompt[: max((mark.end() for mark in self._marks.finditer(prompt)), default=0)]
+        beyond = len(text.encode("utf-8", "surrogatepass")) - len(
+            begin.encode("utf-8", "surrogatepass")
+        )
+        return text.startswith(begin) and prompt_ids + beyond <= most
+
     def _kept(self, text: str) -> bytes | None:
         """The bytes of a text of which each token is known to be a stretch; None where it is not."""
         if self._lost is None:
@@ -118,6 +139,15 @@ class ChatTokenizer:
             for byte, symbol in enumerate(_byte_symbols())
             if symbol not in there or (changes and byte >= 0x80)
         )
+
+    @cached_property
+    def _marks(self) -> re.Pattern[str] | None:
+        """Finds the added tokens that a text is divided at, the longest at each place; None: unknown."""
+        added = [t for t in self.tokenizer.added_tokens_decoder.values() if not t.normalized]
+        if not added or any(token.single_word for token in added):
+            return None
+        names = sorted((token.content for token in added), key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, names)))
 
     def _template(self, messages: Messages, **kwargs: Any) -> list[int]:
         ids = self.tokenizer.apply_chat_template(

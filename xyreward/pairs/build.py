@@ -18,6 +18,7 @@ from xyreward.pairs.balance import balanced
 from xyreward.pairs.candidates import Candidate, Judged, by_judge, by_labels, references
 from xyreward.pairs.guards import Guards, TokenGuard
 from xyreward.pairs.held_out import HeldOut
+from xyreward.pairs.language import NOTHING, Told
 from xyreward.pairs.order import check_comparable, check_order, stop_over_budget
 from xyreward.pairs.pair import EXAMPLES, LeftOut, Pair, PairRule, PairSet, pair_of
 from xyreward.pairs.rule import NEITHER, NEITHER_OVERCORRECTS, NOT_JUDGED, Rule
@@ -141,7 +142,7 @@ def build_pairs(
         MappingProxyType(dict(sorted(maker.dropped.items()))),
         candidates=maker.candidates,
         examples=tuple(maker.examples),
-        cut=sum(tokens.cuts(p.prompt, p.chosen, p.rejected) for p in pairs) if tokens else 0,
+        cut=sum(pair.id in maker.cut for pair in pairs),
         examined=maker.examined,
         problems=maker.guards.problems(maker.dropped, maker.examined),
         balance=balance,
@@ -225,9 +226,13 @@ class _Maker:
     split: str
     clusters: Mapping[str, str]
     seed: int
+    told: Told = NOTHING
+    """Languages of queries and answers."""
     candidates: int = 0
     examined: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
+    cut: set[str] = field(default_factory=set)
+    """Ids of pairs with an answer that the trainer sees only the start of."""
     examples: list[LeftOut] = field(default_factory=list)
     masked: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
@@ -260,8 +265,14 @@ class _Maker:
         shown = {item.id: self.mask_item(item) for item in items}
         candidates = [replace(c, text=self.mask(c.item_id, c.text)) for c in candidates]
         of_item: dict[str, list[Judged]] = defaultdict(list)
-        for one in judge_candidates(shown, candidates, judge):
+        judged = judge_candidates(shown, candidates, judge)
+        for one in judged:
             of_item[one.answer.item_id].append(one)
+        if self.guards.language:
+            self.told = Told.of(
+                wholes=(item.query_text for item in items),
+                ends=(one.text for one in judged if one.labels is not None),
+            )
         pairs = [
             pair
             for item in items
@@ -342,12 +353,18 @@ class _Maker:
                         prompt=pair.prompt,
                         tokens=self.tokens,
                         held_out=self.held_out,
+                        told=self.told,
                     )
                     if reason:
                         self.drop(reason, pair)
                     else:
                         kept.append(pair)
                         used |= sides
+                        # Here, where the rendered texts are at hand; only pairs that are left count.
+                        if self.tokens and self.tokens.cuts(
+                            pair.prompt, pair.chosen, pair.rejected
+                        ):
+                            self.cut.add(pair.id)
         return kept
 
     def take(self, pairs: Sequence[Pair], share: float, limit: int | None) -> list[Pair]:

@@ -40,7 +40,7 @@ from xyreward.pairs.held_out import (
     QUERY_IS_HELD_OUT,
     HeldOut,
 )
-from xyreward.pairs.language import language_of, speaks_another
+from xyreward.pairs.language import NOTHING, Told, language_of, speaks_another
 from xyreward.pairs.personal_data import DEFAULT_KINDS, PERSONAL_KINDS, PersonalKind, mask
 from xyreward.words import counted
 
@@ -208,6 +208,7 @@ class Guards:
         prompt: Messages | None = None,
         tokens: TokenGuard | None = None,
         held_out: HeldOut | None = None,
+        told: Told = NOTHING,
     ) -> str | None:
         """Why a pair must not be trained on, in words that are the same for all such pairs; else None.
 
@@ -220,6 +221,7 @@ class Guards:
             prompt: what is trained on, where personal data in the query is masked. None: the query.
             tokens: what the trainer's tokenizer makes of the pair. None: not looked at.
             held_out: what is evaluated. None: not looked at.
+            told: languages of queries and answers, from a caller who has many of them.
         """
         one, other = chosen.text, rejected.text
         if held_out and (reason := held_out.item_objection(item)):
@@ -230,7 +232,7 @@ class Guards:
             return NEARLY_IDENTICAL
         if held_out and any(map(held_out.answer_objection, (one, other))):
             return ANSWER_IS_HELD_OUT
-        if self.language and any(answers_in_another(item, text) for text in (one, other)):
+        if self.language and any(answers_in_another(item, text, told) for text in (one, other)):
             return LANGUAGE
         if self.personal_data == "drop" and any(
             mask(text, self.personal_kinds, phone_regions=self.phone_regions)[1]
@@ -274,16 +276,17 @@ def alike(one: str, other: str, threshold: float) -> bool:
     return score >= 100 * threshold
 
 
-def answers_in_another(item: Item, answer: str) -> bool:
+def answers_in_another(item: Item, answer: str, told: Told = NOTHING) -> bool:
     """Whether an answer is surely in another language than the query.
 
-    An answer that is mostly code, or too short to tell, is not.
+    An answer that is mostly code, or too short to tell, is not. `told`: see `Guards.objection`.
     """
     query = item.query_text
-    if speaks_another(answer, language_of(query) or item.language):
+    asked_in = told.wholes[query] if query in told.wholes else language_of(query)
+    if speaks_another(answer, asked_in or item.language, told):
         # `en` is also what an item has whose source does not say; any other was said by someone, who may
         # know better than the words of a query full of English terms.
-        return item.language == "en" or speaks_another(answer, item.language)
+        return item.language == "en" or speaks_another(answer, item.language, told)
     return False
 
 
@@ -308,6 +311,7 @@ class TokenGuard:
         self._fits = lru_cache(maxsize=256)(self._prompt_fits)
         self._text = lru_cache(maxsize=256)(self._full_text)
         self._answer = lru_cache(maxsize=4096)(self._answer_ids)
+        self._cut = lru_cache(maxsize=4096)(self._is_cut)
 
     @classmethod
     def load(
@@ -340,14 +344,10 @@ class TokenGuard:
 
     def cuts(self, prompt: Messages, one: str, other: str) -> bool:
         """Whether an answer reaches beyond `max_length`."""
-        length, key = self.max_length, _key(prompt)
-        if length is None:
+        if self.max_length is None:
             return False
-        return any(
-            not self.tokenizer.surely_at_most(self._text(key, text), length)
-            and len(self._answer(key, text)[0]) > length
-            for text in (one, other)
-        )
+        key = _key(prompt)
+        return self._cut(key, one) or self._cut(key, other)
 
     def _both(self, prompt: Messages, one: str, other: str) -> list[tuple[tuple[int, ...], int]]:
         key = _key(prompt)
@@ -364,6 +364,15 @@ class TokenGuard:
 
     def _full_text(self, prompt: _Prompt, answer: str) -> str:
         return self.tokenizer.text(_messages(prompt), answer)
+
+    def _is_cut(self, prompt: _Prompt, answer: str) -> bool:
+        assert self.max_length is not None
+        text = self._text(prompt, answer)
+        if self.tokenizer.surely_at_most(text, self.max_length) or self.tokenizer.surely_fits(
+            _messages(prompt), text, self.max_length, prompt_ids=len(self._prompt(prompt))
+        ):
+            return False
+        return len(self._answer(prompt, answer)[0]) > self.max_length
 
     def _answer_ids(self, prompt: _Prompt, answer: str) -> tuple[tuple[int, ...], int]:
         ids, begin = self.tokenizer.answer_ids(

@@ -16,6 +16,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
@@ -132,9 +133,7 @@ class _Queries:
 
     def near(self, text: str) -> bool:
         mine = shingles(text)
-        common: Counter[int] = Counter()
-        for shingle in mine:
-            common.update(self._having.get(shingle, ()))
+        common = Counter(chain.from_iterable(self._having.get(shingle, ()) for shingle in mine))
         return any(
             both >= NEAR_DUPLICATE * (len(mine) + self._sizes[i] - both)
             for i, both in common.items()

@@ -10,9 +10,11 @@ Not here: intervals and limits (`audit.py`), choosing pairs on which the rules d
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -304,6 +306,7 @@ def bag_of_words(
     from sklearn.feature_extraction.text import HashingVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GroupKFold
+    from threadpoolctl import threadpool_limits
 
     sample = [pairs[i] for i in rows]
     texts = list(dict.fromkeys(text for p in sample for text in (p.chosen, p.rejected)))
@@ -322,7 +325,9 @@ def bag_of_words(
     other = _differences([turned[i] for i in rows], number, bags)
 
     found, found_swapped = np.empty(len(rows)), np.empty(len(rows))
-    for train, test in GroupKFold(FOLDS).split(features, groups=clusters):
+
+    def learn_and_test(fold: tuple[Any, Any]) -> None:
+        train, test = fold
         # Half of the pairs the other way round: the loss of (-x, 0) is that of (x, 1), and the
         # regression wants both classes.
         sign = np.where(np.arange(len(train)) % 2 == 0, 1.0, -1.0).astype(np.float32)
@@ -330,6 +335,11 @@ def bag_of_words(
         model.fit(features[train].multiply(sign[:, None]).tocsr(), sign > 0)
         for of, into in ((features, found), (other, found_swapped)):
             into[test] = (np.sign(model.decision_function(of[test])) + 1) / 2
+
+    # Threads, since liblinear lets go of the interpreter; each fold writes to rows of its own. One thread
+    # each for what BLAS adds up, which would otherwise depend on the machine in its last digits.
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(min(FOLDS, os.cpu_count() or 1)) as pool:
+        list(pool.map(learn_and_test, GroupKFold(FOLDS).split(features, groups=clusters)))
     return Learned(rows, found.tolist(), found_swapped.tolist())
 
 
