@@ -575,8 +575,8 @@ def test_a_configuration_cannot_be_changed() -> None:
     ids=lambda path: f"{path.parent.name}/{path.name}",
 )
 def test_every_configuration_that_is_shipped_loads(path: Path) -> None:
-    recipe = DPORecipe if path.parent.name == "dpo" else EvaluateRecipe
-    assert load_config(recipe, path).output_dir
+    recipes = {"dpo": DPORecipe, "grpo": GRPORecipe, "evaluate": EvaluateRecipe}
+    assert load_config(recipes[path.parent.name], path).output_dir
 
 
 def test_configurations_of_evaluations_show_every_kind_of_policy() -> None:
