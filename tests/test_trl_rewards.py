@@ -159,7 +159,7 @@ def test_prompts_without_columns_need_a_judge_that_can_infer_their_goal() -> Non
     with pytest.raises(JudgeError, match="cannot infer what a bare query is after"):
         asyncio.run(reward_function(JUDGE)(["How?"], ["good"]))
     with pytest.raises(JudgeError, match="cannot infer what a bare query is after"):
-        reward_function(JUDGE).check([{"prompt": "How?"}])
+        reward_function(JUDGE).check([{"prompt": "How?", "source": "a forum"}])
 
 
 def test_check_finds_before_training_what_the_first_batch_would(tmp_path: Path) -> None:
@@ -231,6 +231,21 @@ def test_functions_that_share_a_judge_have_none_for_the_same_completions() -> No
     assert together(component_functions(judge), ["a", "b"]) == [[None, None]] * 3
     assert judge.calls == 1
     assert None not in together(component_functions(judge), ["a", "b"])[0]
+
+
+def test_a_list_that_a_loop_fills_anew_is_judged_anew() -> None:
+    judge = LabelJudge()
+    function = reward_function(judge)
+    item = make_item()
+    buffer = ["a", "b"]
+
+    async def step(*answers: str) -> Any:
+        buffer[:] = answers
+        return await function([item.messages] * 2, buffer, **columns([item] * 2))
+
+    asyncio.run(step("a", "b"))
+    asyncio.run(step("c", "b"))
+    assert [answer for _, answer in judge.asked] == ["a", "b", "c", "b"]
 
 
 def test_functions_that_shared_a_judge_share_it_in_another_process_too() -> None:

@@ -36,6 +36,9 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 KEPT_BATCHES = 8
 """Batches that are remembered, for the other reward functions that are given the same one."""
 
+Rows = tuple[tuple[Item, str], ...]
+"""Items and what is judged of the completions to them."""
+
 ITEM_COLUMNS = (
     "item_id", "kind", "source", "domain", "language", "stated_request", "intended_request",
     "misconception", "stated_solutions", "intended_solutions", "inferred",
@@ -154,7 +157,7 @@ class Scorer:
         completions: Sequence[Completion],
         columns: Mapping[str, Sequence[Any]],
     ) -> Batch:
-        """Score completions[i] as an answer to prompts[i]. One list of completions is judged once.
+        """Score completions[i] as an answer to prompts[i]. The same list of them is judged once.
 
         Args:
             prompts: N texts or conversations.
@@ -165,12 +168,22 @@ class Scorer:
             DataError: rows that are no items.
             XYRewardError: the judge cannot go on, and nobody guards the run.
         """
+        rows = tuple(
+            zip(
+                self.items(prompts, columns),
+                map(self.scoring.visible, completions),
+                strict=True,
+            )
+        )
         loop = asyncio.get_running_loop()
+        # By the list itself and not only by what it holds: functions that are called together get one list,
+        # and the same answers in a later batch are asked about again where judging them failed.
         key = id(completions)
         asked = self._recent.get(key)
-        if asked is None or not (asked.task.done() or asked.task.get_loop() is loop):
-            task = loop.create_task(self._batch(prompts, completions, columns))
-            asked = self._recent[key] = _Asked(completions, task)
+        usable = asked is not None and (asked.task.done() or asked.task.get_loop() is loop)
+        if asked is None or not usable or asked.rows != rows:
+            task = loop.create_task(self._batch(rows))
+            asked = self._recent[key] = _Asked(completions, rows, task)
             while len(self._recent) > KEPT_BATCHES:
                 self._recent.popitem(last=False)
         return await asyncio.shield(asked.task) if not asked.task.done() else asked.task.result()
@@ -178,7 +191,7 @@ class Scorer:
     def items(
         self, prompts: Sequence[Any], columns: Mapping[str, Sequence[Any]]
     ) -> tuple[Item, ...]:
-        """The items of rows: by the data set's columns, or of the prompts alone where it has none of them.
+        """The items of rows: by the data set's columns, or of the prompts alone where it has no requests.
 
         Raises:
             DataError: a row that is no item; names all of them.
@@ -193,6 +206,7 @@ class Scorer:
                     for column in absent
                 ]
             )
+        bare = not {"stated_request", "intended_request"} & set(there)
         made: dict[str, Item] = {}
         items, problems = [], []
         for i, prompt in enumerate(prompts):
@@ -200,7 +214,7 @@ class Scorer:
             try:
                 known = repr(row)  # the completions to one prompt have one item
                 if known not in made:
-                    made[known] = item_of_row(row) if there else Item.of_query(prompt)
+                    made[known] = Item.of_query(prompt) if bare else item_of_row(row)
                 items.append(made[known])
             except KeyError as error:
                 problems.append(
@@ -213,16 +227,8 @@ class Scorer:
             raise DataError(problems)
         return tuple(items)
 
-    async def _batch(
-        self,
-        prompts: Sequence[Any],
-        completions: Sequence[Completion],
-        columns: Mapping[str, Sequence[Any]],
-    ) -> Batch:
+    async def _batch(self, rows: Rows) -> Batch:
         began = time.monotonic()
-        items = self.items(prompts, columns)
-        answers = tuple(map(self.scoring.visible, completions))
-        rows = list(zip(items, answers, strict=True))
         distinct = list(dict.fromkeys(rows))
         try:
             calls = _calls(self.judge)
@@ -237,8 +243,8 @@ class Scorer:
             latencies = ()
         by_row = dict(zip(distinct, scores, strict=True))
         batch = Batch(
-            items,
-            answers,
+            tuple(item for item, _ in rows),
+            tuple(answer for _, answer in rows),
             tuple(by_row[row] for row in rows),
             tuple(scores),
             latencies,
@@ -295,6 +301,7 @@ class Scorer:
 class _Asked:
     completions: Sequence[Completion]
     """Held, so that no other list gets its id."""
+    rows: Rows
     task: asyncio.Task[Batch]
 
 
