@@ -166,6 +166,30 @@ def test_a_failed_judgement_is_no_number_and_gives_bounds_on_each_side(
     assert "(failures worst/best: 0 to 12)" in page
 
 
+def test_several_answers_to_an_item_are_one_cluster_and_their_number_must_be_the_same(
+    tmp_path: Path, dpo: str
+) -> None:
+    def three(letters: str) -> list[Row]:
+        return [replace(r, answer_index=i) for r in of(letters) for i in range(3)]
+
+    names = [
+        run_folder(tmp_path / name, {"evaluation": evaluation(*three(letters))})
+        for name, letters in (("a", AFTER), ("b", OTHER))
+    ]
+    found, once = compare_runs(names)["metrics"], compare_runs([dpo, one_of(tmp_path)])["metrics"]
+    for several, single in zip(found, once, strict=True):
+        change, alone = (line["differences"]["B - A"] for line in (several, single))
+        # Three times the same answer: three times as many, and as certain as once.
+        assert change["n"] == 3 * alone["n"]
+        assert (change["value"], change["low"]) == pytest.approx((alone["value"], alone["low"]))
+    (problem,) = refused([dpo, names[0]])
+    assert "different numbers of answers to the same items: 36 and 12" in problem
+
+
+def one_of(folder: Path) -> str:
+    return run_folder(folder / "once", {"evaluation": evaluation(*of(OTHER))})
+
+
 def test_a_cell_reads_as_in_the_report_of_the_same_run(dpo: str) -> None:
     report = to_report(build_report(evaluation(*of(BEFORE)), evaluation(*of(AFTER))))
     page = to_markdown(compare_runs([dpo]))

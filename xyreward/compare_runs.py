@@ -216,7 +216,7 @@ def _differences(reads: Sequence[Read]) -> dict[str, list[str]]:
 
 
 def _key(row: Row) -> tuple[str, int]:
-    return row.item_id, getattr(row, "answer_index", 0)
+    return row.item_id, row.answer_index
 
 
 def _aligned(reads: Sequence[Read]) -> list[Read]:
@@ -302,7 +302,7 @@ def compare_runs(
                 "label": run.label,
                 "name": run.name,
                 "policy": run.evaluation.policy,
-                "condition": getattr(run.evaluation, "condition", "writing"),
+                "condition": run.evaluation.condition,
                 "judge": run.evaluation.judge,
                 "rubric_version": run.evaluation.rubric_version,
                 "answers": len(whole.evaluation.rows),
