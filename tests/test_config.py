@@ -575,7 +575,11 @@ def test_a_configuration_cannot_be_changed() -> None:
     ids=lambda path: f"{path.parent.name}/{path.name}",
 )
 def test_every_configuration_that_is_shipped_loads(path: Path) -> None:
-    recipes = {"dpo": DPORecipe, "grpo": GRPORecipe, "evaluate": EvaluateRecipe}
+    recipes: dict[str, Any] = {
+        "dpo": DPORecipe,
+        "grpo": GRPORecipe,
+        "evaluate": EvaluateRecipe,
+    }
     assert load_config(recipes[path.parent.name], path).output_dir
 
 
