@@ -285,7 +285,9 @@ def test_a_judge_that_asks_a_model_has_its_bill_in_the_report(tiny: str, tmp_pat
     # need no call.
     assert 0 < facts["judge calls"] <= 7
     assert facts["judge calls"] == judged
-    assert facts["judge calls of unknown price"] == facts["judge calls"]
+    assert facts["judge calls of unknown price, of both"] == facts["judge calls"]
+    assert facts["judge, US dollars"] == "unknown"  # and not 0
+    assert facts["judge calls without a reply, possibly billed"] == 0
 
 
 def test_training_goes_on_with_an_adapter(finished: tuple[Path, str, str], tmp_path: Path) -> None:

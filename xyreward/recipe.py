@@ -654,7 +654,7 @@ class Run:
                 raise RunFolderError(
                     f"{self.folder.path}: the run that is resumed had other data or another policy; "
                     + "; ".join(f"{k} was {old.get(k)}, is {facts.get(k)}" for k in differing)
-                    + ". Restore them (splits_lock keeps sides stable), or choose another --output-dir."
+                    + ". Restore them (splits_lock keeps sides stable), or name another folder."
                 )
         if trained is not None:
             name, made = (
@@ -998,11 +998,19 @@ class Run:
             spent = asked[bill].store.ledger.spent(asked[bill].run)
             facts |= {
                 f"{name} calls": spent.calls,
-                f"{name}, US dollars": round(spent.settled_usd, 4),
-                f"{name}, possibly billed at most, US dollars": round(spent.possibly_usd, 4),
-                f"{name} calls of unknown price": spent.unpriced_calls,
+                f"{name} calls without a reply, possibly billed": spent.lost_calls,
+                f"{name} calls of unknown price, of both": spent.unpriced_calls,
+                f"{name}, US dollars": _sum_of(spent.settled_usd, spent.unpriced_calls),
+                f"{name}, possibly billed at most, US dollars": _sum_of(
+                    spent.possibly_usd, spent.unpriced_calls if spent.lost_calls else 0
+                ),
             }
         return facts
+
+
+def _sum_of(usd: float, unpriced: int) -> float | str:
+    """A sum of money for a report; never 0 where that only means that no price is known."""
+    return "unknown" if unpriced and not usd else round(usd, 4)
 
 
 @dataclass(frozen=True)
