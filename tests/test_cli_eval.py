@@ -442,6 +442,37 @@ def test_answers_and_picks_that_did_not_come_are_asked_for_again(
         assert all(row.verdict and row.answer for row in rows(tmp_path / "mine", name).rows)
 
 
+@pytest.mark.parametrize(
+    ("failing", "conditions"),
+    [
+        ("What I am really after", "writing,oracle"),
+        ("the reference", "writing,reference:direct"),
+        ("Reply with one letter", "writing,picking"),
+        ("Reply with one letter", "picking"),
+    ],
+)
+def test_what_lacks_in_any_condition_shows_in_the_exit_status(
+    tmp_path: Path, failing: str, conditions: str
+) -> None:
+    direct = set[str]()
+    for item in load_items("mini"):
+        direct |= {r.text for r in item.references if r.kind == "direct"}
+
+    def refused(body: Mapping[str, Any], _seen: int) -> str | None:
+        text = "\n".join(str(m["content"]) for m in body["messages"])
+        if failing == "the reference":
+            hit = body["model"] == "judge" and any(answer[:40] in text for answer in direct)
+        else:
+            hit = body["model"] == "policy" and failing in text
+        return "refusal" if hit else None
+
+    with FakeAPI(reply=answered, faults=Faults(choose=refused)) as api:
+        arguments = command(api, "--conditions", conditions, "--out", "mine")
+        assert ended(start(*arguments)).status == 1
+        api.change(faults=Faults())
+        assert ended(start(*arguments)).status == 0
+
+
 def test_configurations_read_back_from_what_they_left(
     run: Run, api: FakeAPI, tmp_path: Path
 ) -> None:

@@ -83,7 +83,7 @@ def evaluate(
     """Evaluate a policy on held-out items. The same command goes on where it was stopped.
 
     Options of models are for judge and policy, each those that it takes; they have one bill. Exit status 1
-    where some answers have no verdict.
+    where some answers have no verdict, of whatever condition, or some picks did not come.
     """
     from xyreward import cli
     from xyreward.config import Arguments, EvaluateRecipe, load_config
@@ -121,10 +121,10 @@ def evaluate(
     job.begin()
     try:
         with cli._sending(f"what is done is kept, {cli.AGAIN}"):
-            found = job.run()
+            job.run()
     except (XYRewardError, OSError) as error:  # something may have been sent and paid for
         cli._end(error, cli.STOPPED)
-    if found is not None and any(row.failure for row in found.rows):
+    if job.lacking:
         raise typer.Exit(cli.FAILED)
 
 

@@ -345,6 +345,11 @@ def asks_again(row: Row, policy: Evaluated | None) -> bool:
     return remote and row.pick_failure not in (None, *REPLIED)
 
 
+def is_lacking(row: Row) -> bool:
+    """Whether an answer has no verdict, or did not come; or no reply came where the policy should pick."""
+    return row.failure is not None or row.pick_failure not in (None, *REPLIED)
+
+
 def ask_again(
     found: Evaluation,
     policy: Evaluated | None,
