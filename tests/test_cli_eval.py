@@ -234,7 +234,8 @@ def test_one_source_that_training_left_out_is_evaluated_whole(run: Run, tmp_path
     [
         (["--conditions", "writing,preference"], "preference cannot be measured of 'chat:policy'"),
         (["--conditions", "writing,guessing"], "guessing, expected some of writing, oracle"),
-        (["--conditions", "oracle"], "expected writing among parts"),
+        (["--conditions", "oracle"], "oracle: nothing would be evaluated"),
+        (["--conditions", "picking,oracle"], "expected writing among parts"),
         (["--conditions", "writing,reference:good"], "evaluation.references.0"),
         (["--conditions", "writing,reference:refusal", "--items", "few.jsonl"], "answer of kind refusal"),
         (["--answers-per-item", "2"], "greedy answers to an item are all the same"),
@@ -256,6 +257,27 @@ def test_what_cannot_be_is_refused_before_anything_is_sent_or_written(
     assert done.status == 2, done.err
     assert said in done.err
     assert api.stats.calls == 0
+    assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--conditions", "controls"), "controls: nothing would be evaluated; expected writing"),
+        (("--conditions", "oracle,reference:direct"), "nothing would be evaluated"),
+        (("--conditions", ""), "--conditions: is empty"),
+        (("--conditions", " , "), "--conditions: is empty"),
+        (("--sources", ","), "--sources: is empty"),
+        (("--set", "evaluation.parts=[]"), "evaluation.parts is empty, and nothing"),
+    ],
+)
+def test_nothing_to_evaluate_is_refused(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    policy, judge = file_of_answers(tmp_path)
+    done = run("eval", "--policy", policy, "--judge", judge, "--out", "mine", *arguments)
+    assert done.status == 2
+    assert said in done.err
     assert not (tmp_path / "mine").exists()
 
 

@@ -270,7 +270,7 @@ class EvaluationConfig(_Section):
     leave_out: str | None = None
     """All items of this source, of whatever side, and no others: it was, or is now, left out of training."""
     parts: tuple[EvaluationPart, ...] = PARTS
-    """Empty: no evaluation."""
+    """Empty: no evaluation, after a training."""
     oracle: bool = Field(default=False, strict=True)
     """Write a second time, with the stated and the intended request in the prompt."""
     references: tuple[AnswerKind, ...] = ()
@@ -514,7 +514,10 @@ class EvaluateRecipe(Recipe):
                 "environment (ANTHROPIC_API_KEY, XYREWARD_CHAT_KEY)"
             )
         if not wanted.parts:
-            return self
+            raise ValueError(
+                "evaluation.parts is empty, and nothing would be evaluated; expected some of "
+                f"{', '.join(PARTS_OF[place])}"
+            )
         how = How(wanted.answers_per_item, wanted.temperature, wanted.max_new_tokens)
         check_how(self.policy.model, how)
         check_conditions(self.policy.model, wanted.parts, oracle=wanted.oracle)

@@ -89,7 +89,7 @@ class PreparedEvaluation:
         return self._run
 
     def run(self) -> Evaluation | None:
-        """Do it, or go on with it, and write the report. None where no part was asked for.
+        """Do it, or go on with it, and write the report.
 
         Raises:
             RunFolderError: see `begin`.
