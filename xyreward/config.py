@@ -276,7 +276,8 @@ class EvaluationConfig(_Section):
     references: tuple[AnswerKind, ...] = ()
     """Judge the items' own answers of these kinds, too."""
     controls: Literal["own", "mini", "none"] = "own"
-    """`own`: those that the items bring. `mini`: those of the bundled set besides. `none`: leave them out."""
+    """`own`: those that the items bring. `mini`: where they bring none to be evaluated, those of the bundled
+    set's test side (dev, where dev is evaluated). `none`: leave them out."""
     answers_per_item: _Count = 1
     temperature: float | None = Field(default=None, gt=0, strict=True)
     """None: greedy. A Messages API (`anthropic:`) takes none, and samples at its own."""

@@ -333,10 +333,14 @@ def load_data(config: Recipe, *, dry_run: bool = False) -> Data:
     """
     wanted = config.evaluation
     sources = list(config.items)
-    if wanted.controls == "mini" and not any(one.source == "mini" for one in sources):
+    added = wanted.controls == "mini" and not _bring_controls(config)
+    if added:
         sources.append(ItemsConfig(source="mini", kinds=("control",)))
     sides = load_sides(sources, config.splits_lock, write_lock=not dry_run)
     held_out, train = _chosen(sides, wanted), sides.select("train")
+    if added:  # of one side, also where all items are asked for
+        asked = (item for item in held_out if item.kind == "xy")
+        held_out = (*asked, *_side_of_controls(sides, wanted))
     if wanted.leave_out is not None:
         train = sides.train_without(held_out)
     if wanted.parts and not held_out:
@@ -345,6 +349,12 @@ def load_data(config: Recipe, *, dry_run: bool = False) -> Data:
     if place_of(config.policy.model) == "here":
         _check_not_trained_on(config.policy, evaluated)
     return Data(train, tuple(evaluated), sides)
+
+
+def _bring_controls(config: Recipe) -> bool:
+    """Whether there are controls among what would be evaluated of the items alone."""
+    sides = load_sides(config.items, config.splits_lock, write_lock=False)
+    return any(item.kind == "control" for item in _chosen(sides, config.evaluation))
 
 
 def _chosen(sides: Sides, wanted: EvaluationConfig) -> tuple[Item, ...]:
@@ -364,9 +374,14 @@ def _chosen(sides: Sides, wanted: EvaluationConfig) -> tuple[Item, ...]:
     if wanted.controls == "none":
         return tuple(item for item in found if item.kind == "xy")
     if not any(item.kind == "control" for item in found):
-        others = sides.select("dev" if wanted.split == "dev" else "test")
-        found += tuple(item for item in others if item.kind == "control")
+        found += _side_of_controls(sides, wanted)
     return found
+
+
+def _side_of_controls(sides: Sides, wanted: EvaluationConfig) -> tuple[Item, ...]:
+    """The controls that are evaluated where those that were asked for have none."""
+    others = sides.select("dev" if wanted.split == "dev" else "test")
+    return tuple(item for item in others if item.kind == "control")
 
 
 def _which(wanted: EvaluationConfig) -> str:
