@@ -270,13 +270,14 @@ class EvaluationConfig(_Section):
     leave_out: str | None = None
     """All items of this source, of whatever side, and no others: it was, or is now, left out of training."""
     parts: tuple[EvaluationPart, ...] = PARTS
-    """Empty: no evaluation."""
+    """Empty: no evaluation, after a training."""
     oracle: bool = Field(default=False, strict=True)
     """Write a second time, with the stated and the intended request in the prompt."""
     references: tuple[AnswerKind, ...] = ()
     """Judge the items' own answers of these kinds, too."""
     controls: Literal["own", "mini", "none"] = "own"
-    """`own`: those that the items bring. `mini`: those of the bundled set besides. `none`: leave them out."""
+    """`own`: those that the items bring. `mini`: where they bring none to be evaluated, those of the bundled
+    set's test side (dev, where dev is evaluated). `none`: leave them out."""
     answers_per_item: _Count = 1
     temperature: float | None = Field(default=None, gt=0, strict=True)
     """None: greedy. A Messages API (`anthropic:`) takes none, and samples at its own."""
@@ -514,7 +515,10 @@ class EvaluateRecipe(Recipe):
                 "environment (ANTHROPIC_API_KEY, XYREWARD_CHAT_KEY)"
             )
         if not wanted.parts:
-            return self
+            raise ValueError(
+                "evaluation.parts is empty, and nothing would be evaluated; expected some of "
+                f"{', '.join(PARTS_OF[place])}"
+            )
         how = How(wanted.answers_per_item, wanted.temperature, wanted.max_new_tokens)
         check_how(self.policy.model, how)
         check_conditions(self.policy.model, wanted.parts, oracle=wanted.oracle)

@@ -21,7 +21,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial as partially
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -50,6 +50,8 @@ from xyreward.scoring import Score, score
 from xyreward.stats import Column, Estimate, means
 
 OPTIONS = ("A", "B")
+REPLIED = ("unparseable", "truncated")
+"""Failures of picking where a reply came: it is in the store, and would be the same."""
 
 PICKING_PROMPT = """Someone asked an assistant:
 
@@ -307,10 +309,7 @@ def evaluate(
         asked += [picking_prompt(item, worse.text, better.text) for item, better, worse in compared]
         told = tick("picking", len(asked))
         if isinstance(policy, RemotePolicy):
-            replies = replies_in_letters(policy, letter_questions(items), how, progress=told)
-            failures = [None if r in OPTIONS else {"kind": f"policy_{r}"} for r in replies]
-            _stop_over_budget(failures, "questions of picking were not asked")
-            picks = [_picked_by_letter(*two) for two in _both_orders(replies)]
+            picks = _picks_of_letters(policy, items, how, told)
         else:
             assert not isinstance(policy, FilePolicy)
             logits = policy.option_logits(
@@ -329,6 +328,102 @@ def evaluate(
         condition=condition,
         remarks=tuple(remarks),
     )
+
+
+def asks_again(row: Row, policy: Evaluated | None) -> bool:
+    """Whether what failed on a row is worth asking for again.
+
+    That is whatever the judge failed on, and what a policy behind an API did not reply to. A reply that is
+    no letter is a reply, and a file has no more than it has.
+
+    Args:
+        policy: None: the items' own answers.
+    """
+    remote = isinstance(policy, RemotePolicy)
+    if row.failure is not None and (row.answer is not None or remote):
+        return True
+    return remote and row.pick_failure not in (None, *REPLIED)
+
+
+def is_lacking(row: Row) -> bool:
+    """Whether an answer has no verdict, or did not come; or no reply came where the policy should pick."""
+    return row.failure is not None or row.pick_failure not in (None, *REPLIED)
+
+
+def ask_again(
+    found: Evaluation,
+    policy: Evaluated | None,
+    items: Sequence[Item],
+    *,
+    judge: str | Judge = "local",
+    how: How,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """The same evaluation, where what failed was asked for again; all that is there stays as it is.
+
+    Args:
+        found: of `evaluate` or `evaluate_references`.
+        policy: whose; None: the items' own answers.
+        items: those that it was of.
+        judge: the one that judged it.
+        how: as it was answered.
+
+    Raises:
+        JudgeError, MissingDependency, StoreError: see `evaluate`.
+        ValueError: the judge, or its rubric, is another than that of the verdicts that are there.
+    """
+    rows = [{field.name: getattr(row, field.name) for field in fields(Row)} for row in found.rows]
+    wanted = [row for row, one in zip(rows, found.rows, strict=True) if asks_again(one, policy)]
+    of = {item.id: item for item in items}
+    if "writing" in found.parts:
+        judged_by = load_judge(judge)
+        for what, was, now in (
+            ("judge", found.judge, _named(judged_by)),
+            ("rubric", found.rubric_version, judged_by.rubric_version),
+        ):
+            if was != now:
+                raise ValueError(f"the {what} was {was!r:.80} and is {now!r:.80}")
+        failed = [row for row in wanted if row["failure"] is not None]
+        if isinstance(policy, RemotePolicy):
+            _write_again(policy, failed, of, how, told=found.condition == "oracle")
+        for row in failed:
+            if row["answer"] is not None:
+                row["failure"] = None
+        _judge_rows(
+            failed, [of[i] for i in {r["item_id"] for r in failed}], judged_by, Partial(), progress
+        )
+    if "picking" in found.parts and isinstance(policy, RemotePolicy):
+        failed = [row for row in wanted if row["pick_failure"] not in (None, *REPLIED)]
+        picks = _picks_of_letters(policy, [of[row["item_id"]] for row in failed], how)
+        for row, pick in zip(failed, picks, strict=True):
+            row.update({"pick_failure": None, **pick})
+    return replace(found, rows=tuple(Row(**row) for row in rows))
+
+
+def _write_again(
+    policy: RemotePolicy,
+    rows: Sequence[dict[str, Any]],
+    of: Mapping[str, Item],
+    how: How,
+    *,
+    told: bool,
+) -> None:
+    """Ask for the answers that did not come. Those of the same items that came are in the store."""
+    missing = [row for row in rows if row["answer"] is None]
+    if not missing:
+        return
+    items = [of[item_id] for item_id in dict.fromkeys(row["item_id"] for row in missing)]
+    written = write(policy, [told_the_goal(item) for item in items] if told else items, how)
+    by_id = {item.id: several for item, several in zip(items, written, strict=True)}
+    now = [by_id[row["item_id"]][row["answer_index"]] for row in missing]
+    _stop_over_budget([one.failure for one in now], "answers were not written")
+    for row, one in zip(missing, now, strict=True):
+        row.update(
+            answer=one.text,
+            answer_tokens=one.tokens,
+            truncated=one.truncated,
+            failure=None if one.failure is None else dict(one.failure),
+        )
 
 
 def evaluate_references(
@@ -508,6 +603,19 @@ def _picked_by_logits(
     if not all(math.isfinite(gap) for gap in gaps):
         return {}
     return {**_picks(*map(_wins, gaps)), "pick_margin": (gaps[0] - gaps[1]) / 2}
+
+
+def _picks_of_letters(
+    policy: RemotePolicy,
+    items: Sequence[Item],
+    how: How,
+    progress: Callable[[int], object] | None = None,
+) -> list[dict[str, Any]]:
+    """What an API picks of the items that have two answers to compare, in their order."""
+    replies = replies_in_letters(policy, letter_questions(items), how, progress=progress)
+    failures = [None if r in OPTIONS else {"kind": f"policy_{r}"} for r in replies]
+    _stop_over_budget(failures, "questions of picking were not asked")
+    return [_picked_by_letter(*two) for two in _both_orders(replies)]
 
 
 def _picked_by_letter(better_first: str, worse_first: str) -> dict[str, Any]:

@@ -70,6 +70,8 @@ from xyreward.evaluation import (
     Condition,
     Evaluation,
     Row,
+    ask_again,
+    asks_again,
     evaluate,
     evaluate_references,
     letter_questions,
@@ -331,10 +333,14 @@ def load_data(config: Recipe, *, dry_run: bool = False) -> Data:
     """
     wanted = config.evaluation
     sources = list(config.items)
-    if wanted.controls == "mini" and not any(one.source == "mini" for one in sources):
+    added = wanted.controls == "mini" and not _bring_controls(config)
+    if added:
         sources.append(ItemsConfig(source="mini", kinds=("control",)))
     sides = load_sides(sources, config.splits_lock, write_lock=not dry_run)
     held_out, train = _chosen(sides, wanted), sides.select("train")
+    if added:  # of one side, also where all items are asked for
+        asked = (item for item in held_out if item.kind == "xy")
+        held_out = (*asked, *_side_of_controls(sides, wanted))
     if wanted.leave_out is not None:
         train = sides.train_without(held_out)
     if wanted.parts and not held_out:
@@ -343,6 +349,12 @@ def load_data(config: Recipe, *, dry_run: bool = False) -> Data:
     if place_of(config.policy.model) == "here":
         _check_not_trained_on(config.policy, evaluated)
     return Data(train, tuple(evaluated), sides)
+
+
+def _bring_controls(config: Recipe) -> bool:
+    """Whether there are controls among what would be evaluated of the items alone."""
+    sides = load_sides(config.items, config.splits_lock, write_lock=False)
+    return any(item.kind == "control" for item in _chosen(sides, config.evaluation))
 
 
 def _chosen(sides: Sides, wanted: EvaluationConfig) -> tuple[Item, ...]:
@@ -362,9 +374,14 @@ def _chosen(sides: Sides, wanted: EvaluationConfig) -> tuple[Item, ...]:
     if wanted.controls == "none":
         return tuple(item for item in found if item.kind == "xy")
     if not any(item.kind == "control" for item in found):
-        others = sides.select("dev" if wanted.split == "dev" else "test")
-        found += tuple(item for item in others if item.kind == "control")
+        found += _side_of_controls(sides, wanted)
     return found
+
+
+def _side_of_controls(sides: Sides, wanted: EvaluationConfig) -> tuple[Item, ...]:
+    """The controls that are evaluated where those that were asked for have none."""
+    others = sides.select("dev" if wanted.split == "dev" else "test")
+    return tuple(item for item in others if item.kind == "control")
 
 
 def _which(wanted: EvaluationConfig) -> str:
@@ -743,10 +760,10 @@ class Run:
     def evaluate(self, name: str, policy: Evaluated, data: Data) -> Evaluation | None:
         """Evaluate on the held-out items and keep every answer in `<name>.jsonl`.
 
-        A resumed run reads the file instead; where it is not there yet, it goes on after the last batch
-        that is kept. Processes share the items, and each keeps its own batches. None where evaluation is
-        switched off. Where the configuration asks for the oracle and for reference answers, these are
-        evaluated too, into files and `conditions` of their own.
+        A resumed run reads the file instead, and asks again for what failed there; where it is not there
+        yet, it goes on after the last batch that is kept. Processes share the items, and each keeps its
+        own batches. None where evaluation is switched off. Where the configuration asks for the oracle and
+        for reference answers, these are evaluated too, into files and `conditions` of their own.
         """
         wanted = self.config.evaluation
         if not wanted.parts:
@@ -766,7 +783,9 @@ class Run:
         kept = self.on_main(lambda: self._kept(name, [item.id for item in data.held_out]))
         if kept is not None:
             self.say(f"== {_evaluation(name)}: kept from before")
-            return Evaluation.from_jsonl(kept)
+            return Evaluation.from_jsonl(
+                self.on_main(lambda: self._completed(name, kept, policy, data.held_out))
+            )
         mine = data.held_out[self.state.process_index :: self.state.num_processes]
         with self.timed(_evaluation(name)):
             partial = Partial()
@@ -827,7 +846,7 @@ class Run:
             kept = self._kept(name, [item.id for item in having])
             if kept is not None:
                 self.say(f"== {_evaluation(name)}: kept from before")
-                return kept
+                return self._completed(name, kept, None, having)
             with self.timed(_evaluation(name)):
                 found = evaluate_references(
                     data.held_out,
@@ -897,6 +916,32 @@ class Run:
                 raise ValueError(f"{len(ids)} items that are not the {len(expected)} of this run")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise self.folder.damaged(file, error) from None
+        return text
+
+    def _completed(
+        self, name: str, kept: str, policy: Evaluated | None, items: Sequence[Item]
+    ) -> str:
+        """An evaluation that is kept, where what failed was asked for again. In the file, too."""
+        found = Evaluation.from_jsonl(kept)
+        again = sum(asks_again(row, policy) for row in found.rows)
+        if not again:
+            return kept
+        what = f"{_evaluation(name)}: {again} of {len(found.rows)} answers"
+        with self.timed(f"{what} failed, and are asked for again"):
+            try:
+                text = ask_again(
+                    found,
+                    policy,
+                    items,
+                    judge=self.judge if "writing" in found.parts else self.config.evaluation.judge,
+                    how=how_to_answer(self.config),
+                    progress=_Bars(),
+                ).to_jsonl()
+            except ValueError as error:  # verdicts of two judges do not go together
+                self.say(f"== {what} failed and are left as they are: {error}")
+                return kept
+        if text != kept:
+            self.write(f"{name}.jsonl", text)
         return text
 
     def _gather(self, part: Evaluation, items: Sequence[Item]) -> Evaluation:
