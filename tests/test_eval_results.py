@@ -131,6 +131,43 @@ def test_figures_of_which_too_many_judgements_failed_are_refused(tmp_path: Path)
     assert "n 28" in eval_results(tmp_path, max_failure_rate=0.1)
 
 
+def picked(nothing: int, others: int) -> Evaluation:
+    """Of 60 questions `nothing` have no pick, the others a right one; of controls `others` have none."""
+    fails: dict[str, Any] = {"comparable": True, "pick_failure": "unparseable"}
+    right: dict[str, Any] = {"comparable": True, "picked": 1.0, "picked_first": 0.5}
+    return evaluation(
+        *(row(f"x{i}", **(fails if i < nothing else right)) for i in range(60)),
+        *(row(f"c{i}", kind="control", **(fails if i < others else right)) for i in range(40)),
+        parts=("picking",),
+    )
+
+
+def written(folder: Path, before: Evaluation) -> Path:
+    run(folder)
+    (folder / "report.json").write_text(to_json(build_report(before, facts=FACTS)))
+    return folder
+
+
+@pytest.mark.parametrize("nothing", [0, 1, 3, 4, 56, 59])
+def test_picking_with_too_many_items_without_a_pick_is_refused_and_others_are_told(
+    nothing: int, tmp_path: Path
+) -> None:
+    before = picked(nothing, 20)  # those of the controls are in no figure of items with a goal
+    written(tmp_path, before)
+    if nothing > 3:
+        (problem,) = problems(tmp_path)
+        assert f"picking: {nothing} of 60 picked nothing, more than 5.0%" in problem
+    (one,) = entries(eval_results(tmp_path, max_failure_rate=1))
+    assert f"{nothing} of 60 picked nothing" in one.notes
+    (index,) = model_index(build_report(before, facts=FACTS), ITEMS, "run", "test")
+    (told,) = (m["name"] for r in index["results"] for m in r["metrics"] if m["type"] == "picking")
+    assert (f"{nothing} of 60 picked nothing" in told) == bool(nothing)
+
+
+def test_picking_of_which_nothing_is_left_is_no_figure(tmp_path: Path) -> None:
+    assert problems(written(tmp_path, picked(60, 0)))
+
+
 def test_metrics_that_are_not_there_are_named_all_at_once(tmp_path: Path) -> None:
     found = problems(
         run(tmp_path, None),

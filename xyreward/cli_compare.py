@@ -107,7 +107,10 @@ def eval_results(
     ] = None,
     source_url: Annotated[str | None, typer.Option(help="Where readers find more.")] = None,
     max_failure_rate: Annotated[
-        float, typer.Option(min=0, max=1, help="More failed judgements than this are refused.")
+        float,
+        typer.Option(
+            min=0, max=1, help="More failed judgements, or failed picks, than this are refused."
+        ),
     ] = 0.05,
     out: Annotated[
         Path | None,

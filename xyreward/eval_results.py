@@ -159,12 +159,30 @@ def model_index(
 
 def _by(metric: Metric, side: str, report: Mapping[str, Any]) -> str:
     """Who judged a figure, and what is missing from it."""
+    if metric.part == "picking":
+        line = next(line for line in report["metrics"] if line["key"] == metric.key)
+        failed, asked = _picked_nothing(line, side)
+        return f"; {failed} of {asked} picked nothing" if failed else ""
     if metric.part != "writing":
         return ""
     failed = sum(
         one["failed"] for one in report["failures"].get(side, ()) if one["kind"] == metric.kind
     )
     return f"; judge {report['judge']}" + (f", {failed} judgements failed" if failed else "")
+
+
+def _picked_nothing(line: Mapping[str, Any], side: str) -> tuple[int, int]:
+    """On how many items nothing was picked, and how many there were, of a metric of picking.
+
+    The bounds of a share are as far apart as the share of failures, which is how a report has them by kind
+    of item; its `pick_failed` is of all kinds together.
+    """
+    n: int = line[side]["n"]
+    if not (bounds := line["failure_bounds"].get(side)):
+        return 0, n
+    share = abs(bounds[1] - bounds[0])
+    asked = round(n / (1 - share))
+    return asked - n, asked
 
 
 def _spread(estimate: Mapping[str, Any]) -> str:
@@ -202,7 +220,8 @@ def eval_results(
             each by its own key.
         policy: `before` or `after`. None: what the run ends with.
         source_url: where the hub's reader finds more.
-        max_failure_rate: a figure of which more judgements failed is refused.
+        max_failure_rate: a figure of which more judgements failed, or of whose questions more were answered
+            with no pick, is refused.
 
     Raises:
         DataError: no report, items that are not of the benchmark, metrics that were not measured or whose
@@ -254,6 +273,14 @@ def eval_results(
             f"{failed['rate']:.1%} of the judgements failed, more than {max_failure_rate:.1%}; judge those "
             "answers again before you publish"
         )
+    for key in wanted:
+        if lines.get(key, {}).get(side) and lines[key]["part"] == "picking":
+            nothing, asked = _picked_nothing(lines[key], side)
+            if nothing > max_failure_rate * asked:
+                problems.append(
+                    f"{key}: {nothing} of {asked} picked nothing, more than {max_failure_rate:.1%}; the "
+                    "figure would be of the others alone"
+                )
     if problems:
         raise DataError(problems)
     evaluation = config.get("evaluation") or {}
@@ -266,7 +293,7 @@ def eval_results(
             dataset_revision=revision or found.revision,
             date=day,
             source_url=source_url,
-            notes=_notes(report, lines[key], lines[key][side], evaluation, failed),
+            notes=_notes(report, lines[key], side, evaluation, failed),
         )
         for key, task in wanted.items()
     ]
@@ -309,7 +336,7 @@ def _read(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
 def _notes(
     report: Mapping[str, Any],
     line: Mapping[str, Any],
-    estimate: Mapping[str, Any],
+    side: str,
     evaluation: Mapping[str, Any],
     failed: Mapping[str, Any] | None,
 ) -> str:
@@ -317,10 +344,15 @@ def _notes(
     told = [f"xyreward {__version__}"]
     if line["part"] == "writing":
         told.append(f"judge {report['judge']}, rubric {report['rubric_version']}")
-    told.append(f"{_spread(estimate)}; {evaluation.get('split', 'test')} side of xyreward's splits")
+    told.append(
+        f"{_spread(line[side])}; {evaluation.get('split', 'test')} side of xyreward's splits"
+    )
     if line["part"] == "writing" and failed is not None:
         told.append(
             f"{failed['failed']} of {failed['judged'] + failed['failed']} judgements failed"
         )
         told.append(f"max_new_tokens {evaluation.get('max_new_tokens')}")
+    if line["part"] == "picking":
+        nothing, asked = _picked_nothing(line, side)
+        told.append(f"{nothing} of {asked} picked nothing")
     return "; ".join(told)
