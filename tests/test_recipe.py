@@ -1049,7 +1049,10 @@ def test_a_dry_run_tells_items_pairs_steps_and_the_folder(
     said = capsys.readouterr().out
     assert "144 train items: 97 with a hidden goal, 47 controls\n" in said
     assert "36 dev items: 24 with a hidden goal, 12 controls\n" in said
-    assert "4 held-out items (test): 2 with a hidden goal, 2 controls\n" in said
+    assert (
+        "4 held-out items (the test side, the first 2 of each kind): 2 with a hidden goal, 2 controls\n"
+        in said
+    )
     assert "6 pairs, 33% from controls" in said or "6 pairs, 17% from controls" in said
     assert f"run folder: {tmp_path / 'run'}\n" in said
     assert "warning" not in said

@@ -1035,16 +1035,24 @@ def failures(evaluation: Evaluation) -> list[Failures]:
 def failure_bounds(evaluation: Evaluation, metric: Metric) -> tuple[float, float] | None:
     """The metric's value if all failed judgements were worst, and if all were best.
 
-    None where nothing failed, or where the metric does not come from the judge's labels.
+    Of picking: if everything that an API did not pick had been. None where nothing failed, or where the
+    metric has no bounds.
     """
     rows = [row for row in evaluation.rows if metric.kind in (None, row.kind)]
-    failed = sum(row.failure is not None for row in rows)
+    failed = sum(_failed(metric, row) and metric.value(row) is None for row in rows)
     values = [value for row in rows if (value := metric.value(row)) is not None]
-    if not failed or metric.part != "writing" or metric.bounds is None or len(values) == len(rows):
+    if not failed or metric.bounds is None:
         return None
     total = len(values) + failed
     low, high = metric.bounds
     return (sum(values) + failed * low) / total, (sum(values) + failed * high) / total
+
+
+def _failed(metric: Metric, row: Row) -> bool:
+    """Whether what the metric is made from failed on this row."""
+    if metric.part == "picking":
+        return row.pick_failure is not None
+    return metric.part == "writing" and row.failure is not None
 
 
 def failure_bounds_of_change(
@@ -1053,9 +1061,9 @@ def failure_bounds_of_change(
     """The paired change if every judgement that failed, before or after, had been as bad, and as good.
 
     As bad for the change: a failed one before was the best, one after the worst. None where nothing
-    failed, or where the metric does not come from the judge's labels.
+    failed, or where the metric has no bounds.
     """
-    if metric.part != "writing" or metric.bounds is None:
+    if metric.bounds is None:
         return None
     worst, best = metric.bounds
     low = high = 0.0
@@ -1064,7 +1072,10 @@ def failure_bounds_of_change(
         if metric.kind not in (None, old.kind):
             continue
         first, second = metric.value(old), metric.value(new)
-        if (first is None and old.failure is None) or (second is None and new.failure is None):
+        if any(
+            value is None and not _failed(metric, row)
+            for value, row in ((first, old), (second, new))
+        ):
             continue  # not a failure: the metric leaves this answer out
         n += 1
         failed += first is None or second is None

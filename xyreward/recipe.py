@@ -65,7 +65,7 @@ from xyreward.errors import (
     XYRewardError,
     told,
 )
-from xyreward.eval_results import model_index
+from xyreward.eval_results import OF_TRAIN_SIDE, model_index
 from xyreward.evaluation import (
     Condition,
     Evaluation,
@@ -106,6 +106,7 @@ from xyreward.sides import Sides, limited, load_sides
 from xyreward.splits import Splits
 from xyreward.tracking import check_trackers, log_report, tensorboard_in
 from xyreward.training_prompts import Prompts
+from xyreward.which_items import is_whole_side, which_items
 
 T = TypeVar("T")
 
@@ -344,7 +345,7 @@ def load_data(config: Recipe, *, dry_run: bool = False) -> Data:
     if wanted.leave_out is not None:
         train = sides.train_without(held_out)
     if wanted.parts and not held_out:
-        raise DataError([f"{_which(wanted)}: no item, nothing to evaluate"])
+        raise DataError([f"{which_items(wanted)}: no item, nothing to evaluate"])
     evaluated = limited(held_out, wanted.limit) if wanted.parts else []
     if place_of(config.policy.model) == "here":
         _check_not_trained_on(config.policy, evaluated)
@@ -382,14 +383,6 @@ def _side_of_controls(sides: Sides, wanted: EvaluationConfig) -> tuple[Item, ...
     """The controls that are evaluated where those that were asked for have none."""
     others = sides.select("dev" if wanted.split == "dev" else "test")
     return tuple(item for item in others if item.kind == "control")
-
-
-def _which(wanted: EvaluationConfig) -> str:
-    """Which items an evaluation is of, in words."""
-    if wanted.leave_out is not None:
-        return f"source {wanted.leave_out}, all sides"
-    side = "all sides" if wanted.split == "all" else f"the {wanted.split} side"
-    return f"{side}{', of ' if wanted.sources else ''}{', '.join(wanted.sources)}"
 
 
 def _check_not_trained_on(policy: PolicyConfig, evaluated: Sequence[Item]) -> None:
@@ -636,10 +629,10 @@ class Run:
         """What is evaluated, where it is another thing than one side."""
         wanted = self.config.evaluation
         facts: dict[str, Any] = {}
-        if wanted.parts and (wanted.split != "test" or wanted.sources or wanted.leave_out):
-            facts["evaluated"] = _which(wanted)
+        if wanted.parts and (wanted.split != "test" or not is_whole_side(wanted)):
+            facts["evaluated"] = which_items(wanted)
         if wanted.parts and data.of_train_side:
-            facts["evaluated items of the train side"] = data.of_train_side
+            facts[OF_TRAIN_SIDE] = data.of_train_side
         return facts
 
     def _fingerprint(self) -> str:
@@ -1008,9 +1001,14 @@ class Run:
         """Put the report into the card of what was trained, without names of this machine's folders."""
         if "after" not in report["policies"]:
             return
-        named = {**report, "policies": {"before": "the base", "after": "this"}, "facts": {}}
+        told = {
+            key: report["facts"][key]
+            for key in ("evaluated", OF_TRAIN_SIDE)
+            if key in report["facts"]
+        }
+        named = {**report, "policies": {"before": "the base", "after": "this"}, "facts": told}
         items = [one.model_dump() for one in self.config.items]
-        index = model_index(report, items, self.folder.path.name, self.config.evaluation.split)
+        index = model_index(report, items, self.folder.path.name, self.config.evaluation)
         for name in ("adapter", "model"):
             add_report(self.folder.path / name, reports.to_markdown(named), index)
 
@@ -1303,8 +1301,7 @@ def print_estimate(
 
 
 def _named(wanted: EvaluationConfig) -> str:
-    plain = wanted.split in ("dev", "test") and not wanted.sources and wanted.leave_out is None
-    return wanted.split if plain else _which(wanted)
+    return wanted.split if is_whole_side(wanted) else which_items(wanted)
 
 
 def _longest(config: Recipe, n: int) -> str:

@@ -71,7 +71,7 @@ def build_report(
     others = dict(conditions or {})
     heads = headlines(lines, before, after, max_failure_rate=max_failure_rate)
     # Where nothing failed no metric has bounds, and looking row by row would take a tenth of the time.
-    failed = any(row.failure for one in evaluations.values() for row in one.rows)
+    failed = any(r.failure or r.pick_failure for one in evaluations.values() for r in one.rows)
     noise = {name: _noise(one, seed) for name, one in evaluations.items()}
     return {
         "schema": SCHEMA,
