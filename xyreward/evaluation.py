@@ -925,14 +925,15 @@ def failures(evaluation: Evaluation) -> list[Failures]:
 
 
 def failure_bounds(evaluation: Evaluation, metric: Metric) -> tuple[float, float] | None:
-    """The metric's value if all failed judgements were worst, and if all were best.
+    """The metric's value if all answers that a failure left unmeasured were worst, and if all were best.
 
-    None where nothing failed, or where the metric does not come from the judge's labels.
+    None where no failure hides a value of this metric, or where it has no bounds or is no part of writing.
     """
     rows = [row for row in evaluation.rows if metric.kind in (None, row.kind)]
-    failed = sum(row.failure is not None for row in rows)
+    # An answer that the judge failed on may still be measured: whether it is empty, or cut off.
+    failed = sum(row.failure is not None and metric.value(row) is None for row in rows)
     values = [value for row in rows if (value := metric.value(row)) is not None]
-    if not failed or metric.part != "writing" or metric.bounds is None or len(values) == len(rows):
+    if not failed or metric.part != "writing" or metric.bounds is None:
         return None
     total = len(values) + failed
     low, high = metric.bounds
