@@ -163,7 +163,19 @@ def test_a_failed_judgement_is_no_number_and_gives_bounds_on_each_side(
     page = to_markdown(found)
     assert "| judge failures | | xy 0 of 8; control 0 of 4 | xy 1 of 8; control 0 of 4 |  |" in page
     assert "n/a: 12.5% of judgements on xy items failed, more than max_failure_rate=5.0%" in page
-    assert "(failures worst/best: 0 to 12)" in page
+    assert "(with failures: +0 to +12)" in page
+
+
+def test_bounds_of_a_reward_are_no_shares(tmp_path: Path) -> None:
+    rows = [row(f"{n}", GOAL, soft_reward=0.5) for n in range(9)]
+    names = [
+        run_folder(tmp_path / name, {"evaluation": evaluation(*rows, last)})
+        for name, last in (("a", row("9", GOAL, soft_reward=0.5)), ("b", failed("9")))
+    ]
+    page = to_markdown(compare_runs(names))
+    (told,) = (text for text in page.splitlines() if text.startswith("| soft reward"))
+    assert "(with failures: 0.45 to 0.55)" in told
+    assert "(with failures: -0.05 to +0.05)" in told
 
 
 def test_several_answers_to_an_item_are_one_cluster_and_their_number_must_be_the_same(

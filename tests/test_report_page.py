@@ -627,7 +627,7 @@ def test_headline_tables_and_figures_stand_above_the_answers(show: Show) -> None
         assert seen.run(height, f"svg:has(#{name}-title)") > 80
     table = seen.text("[aria-labelledby=metrics] table")
     assert "intended solution, % ↑" in table
-    assert "failures worst/best: 33 to 50" in table
+    assert "with failures: 33 to 50" in table
     assert "forum\t4\t25 [10, 40]\n+25 [+10, +40]" in seen.text("[aria-labelledby=sources] table")
     assert "2 small ones together" in seen.text("[aria-labelledby=sources] table")
     assert "focus intended\t8\t2\t0\t< 0.001\t0.500" in seen.text("[aria-labelledby=changes] table")

@@ -430,3 +430,18 @@ def test_names_of_groups_reach_the_page_as_code_only(by: str) -> None:
     assert first[0] == "(none)"
     assert second[0] == "`&lt;b&gt;x&lt;/b&gt; ¦ [a](http://evil) # Heading`"
     assert "\n# Heading" not in page
+
+
+def test_bounds_are_lowest_first_and_in_the_unit_of_their_metric() -> None:
+    """Of what should be low the lowest is the best one; a reward is no share."""
+    controls = [row(f"c{n}", DIRECT, "control", soft_reward=0.5) for n in range(9)]
+    page = to_markdown(
+        build_report(evaluation(*controls, failed("lost", "control"), parts=("writing",)))
+    )
+    bounds = {
+        cells[1].strip(): cells[3].partition("(")[2].strip(" )")
+        for cells in (line.split("|") for line in page.splitlines() if line.startswith("|"))
+    }
+    assert bounds["invents a misconception, % ↓"] == "with failures: 0 to 10"
+    assert bounds["answers directly, % ↑"] == "with failures: 90 to 100"
+    assert bounds["soft reward ↑"] == "with failures: 0.45 to 0.55"

@@ -42,7 +42,7 @@ from xyreward.markdown import code, plain
 from xyreward.paired import label_tests
 from xyreward.runs import PARTIAL_EVALUATION, ROUND, RunFolder
 from xyreward.stats import Column, Estimate, holm, means
-from xyreward.words import noun
+from xyreward.words import noun, with_failures
 
 SCHEMA = 1
 KINDS: tuple[ItemKind, ...] = ("xy", "control")
@@ -615,9 +615,8 @@ def _figure(told: Mapping[str, Any] | None, unit: str, *, signed: bool) -> str:
         f"{'+' if signed else ''}.{0 if unit else 2}f",
         f"{estimate.n} {estimate.why}" if estimate.why == "all alike" else estimate.why,
     )
-    if bounds := told["failure_bounds"]:
-        text += f" (failures worst/best: {100 * bounds[0]:.0f} to {100 * bounds[1]:.0f})"
-    return text
+    bounds = with_failures(told["failure_bounds"], unit, signed=signed)
+    return f"{text} ({bounds})" if bounds else text
 
 
 def _interval(value: float, low: float | None, high: float | None, spec: str, why: str) -> str:

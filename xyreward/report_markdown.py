@@ -16,7 +16,7 @@ from xyreward.evaluation import METRICS, Headline
 from xyreward.markdown import code, plain
 from xyreward.published import Band, beside_of_report
 from xyreward.stats import Estimate
-from xyreward.words import noun
+from xyreward.words import noun, with_failures
 
 EXPLAINED = "xyreward's docs/report.md"
 KINDS = {"xy": "items with a hidden goal", "control": "controls", None: "all items"}
@@ -151,9 +151,9 @@ def _cells(metric: Data, two: bool) -> Row:
     cells = [title(metric), " / ".join(map(str, counts if len(set(counts)) > 1 else counts[:1]))]
     for name in names:
         cells.append(cell(_estimate(metric[name]), metric["unit"], signed=name == "change"))
-        bounds = metric["failure_bounds"].get(name)
-        if bounds:
-            cells[-1] += f" (failures worst/best: {100 * bounds[0]:.0f} to {100 * bounds[1]:.0f})"
+        found = metric["failure_bounds"].get(name)
+        if bounds := with_failures(found, metric["unit"], signed=name == "change"):
+            cells[-1] += f" ({bounds})"
     return cells
 
 

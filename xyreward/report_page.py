@@ -33,6 +33,7 @@ from xyreward.runs import RunFolder
 from xyreward.self_contained import as_script, render
 from xyreward.stats import Estimate
 from xyreward.verdict import FOCUS_VALUES
+from xyreward.words import with_failures
 
 PAGE = "report.html"
 DATA = "report_data"
@@ -419,10 +420,11 @@ def _metrics(report: Mapping[str, Any], two: bool) -> list[dict[str, Any]]:
                 "better": {"higher": "↑", "lower": "↓"}.get(m["better"], ""),
                 "n": " / ".join(map(str, counts if len(set(counts)) > 1 else counts[:1])),
                 "cells": [
-                    _with_bounds(
+                    (
                         shown_estimate(e, unit=m["unit"], signed=name == "change"),
-                        m["failure_bounds"].get(name),
-                        m["unit"],
+                        with_failures(
+                            m["failure_bounds"].get(name), m["unit"], signed=name == "change"
+                        ),
                     )
                     for name, e in found.items()
                 ],
@@ -431,13 +433,6 @@ def _metrics(report: Mapping[str, Any], two: bool) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def _with_bounds(cell: str, bounds: Sequence[float] | None, unit: str) -> tuple[str, str]:
-    if not bounds:
-        return cell, ""
-    low, high = (f"{100 * end:.0f}" if unit == "%" else f"{end:.2f}" for end in bounds)
-    return cell, f"failures worst/best: {low} to {high}"
 
 
 def _test(test: Mapping[str, Any]) -> dict[str, Any]:

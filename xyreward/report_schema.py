@@ -61,14 +61,14 @@ class Headline(_Strict):
 
 
 class FailureBounds(_Strict):
-    """A metric if all judgements that failed were worst, and if all were best; null: none failed."""
+    """From where to where a metric may lie, whatever failures have left unmeasured; null: nothing."""
 
     before: Bounds | None
-    """Worst and best value, as shares."""
+    """Lowest and highest value, in the metric's unit; of `%` as shares."""
     after: Bounds | None = None
     """Likewise."""
     change: Bounds | None = None
-    """All before best and all after worst, and the reverse."""
+    """All before highest and all after lowest, and the reverse."""
 
 
 class _Described(_Strict):
@@ -294,7 +294,7 @@ class ConditionMetric(_Described):
     change: Estimate | None
     """Value minus that, paired by item."""
     failure_bounds: Bounds | None
-    """Value if all judgements that failed were worst, and best; null: none failed."""
+    """Lowest and highest value, whatever failures have left unmeasured; null: nothing."""
 
 
 class Condition(_Strict):
