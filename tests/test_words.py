@@ -2,7 +2,7 @@
 
 import pytest
 
-from xyreward.words import with_failures, counted, did_you_mean, dollars, noun
+from xyreward.words import counted, did_you_mean, dollars, noun, with_failures
 
 
 def test_one_thing_is_singular_and_all_else_plural() -> None:

@@ -10,9 +10,10 @@ Not here: means and their paired changes (`evaluation.measure`), intervals (`sta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from statistics import fmean
 
 import numpy as np
 
@@ -171,11 +172,11 @@ class Gap:
     picking: Estimate
     """Share of items on which the goal-focused answer was picked. In [0, 1]."""
     writing: Estimate
-    """Share of items on which the written answer does what `writing` names. In [0, 1]."""
+    """Share of an item's written answers that do what `writing` names, mean over items. In [0, 1]."""
     gap: Estimate
     """Picking minus writing, in [-1, 1]; above 0: it picks what it does not write."""
     picked_though_not_written: Estimate | None
-    """Share picked, of items on which the written answer does not. None where all do."""
+    """Share picked, of items none of whose written answers does. None where there are none."""
 
 
 def picking_writing_gap(
@@ -187,6 +188,8 @@ def picking_writing_gap(
 ) -> Gap | None:
     """How much more often a policy picks the goal-focused answer than it writes one.
 
+    It picks once per item: several written answers to an item are averaged first.
+
     Args:
         picking, writing: keys of metrics. Writing: that the answer as a whole is about the intended
             request, which is what a goal-focused answer is picked for.
@@ -197,16 +200,15 @@ def picking_writing_gap(
     Raises:
         ValueError: there is no such metric.
     """
-    picked, written = (column(metric, evaluation) for metric in metrics_of((picking, writing)))
-    both = [p is not None and w is not None for p, w in zip(picked, written, strict=True)]
+    both = _picked_and_written(evaluation, picking, writing)
     found = means(
         [
-            Column([p if known else None for p, known in zip(picked, both, strict=True)], (0, 1)),
-            Column([w if known else None for w, known in zip(written, both, strict=True)], (0, 1)),
-            Column(_gaps(picked, written), (-1, 1)),
-            Column([p if w == 0 else None for p, w in zip(picked, written, strict=True)], (0, 1)),
+            Column([p for p, _ in both.values()], (0, 1)),
+            Column([w for _, w in both.values()], (0, 1)),
+            Column([p - w for p, w in both.values()], (-1, 1)),
+            Column([p if w == 0 else None for p, w in both.values()], (0, 1)),
         ],
-        [row.cluster for row in evaluation.rows],
+        _clusters_of(evaluation, both),
         expand=True,
         seed=seed,
     )
@@ -230,16 +232,41 @@ def gap_change(
     """
     check_comparable(before, after)
     old, new = (
-        _gaps(*(column(metric, one) for metric in metrics_of((picking, writing))))
+        {item: p - w for item, (p, w) in _picked_and_written(one, picking, writing).items()}
         for one in (before, after)
     )
-    changes = [None if a is None or b is None else b - a for a, b in zip(old, new, strict=True)]
-    clusters = [row.cluster for row in before.rows]
-    return means([Column(changes, (-2, 2))], clusters, expand=True, seed=seed)[0]
+    changes = {item: new[item] - gap for item, gap in old.items() if item in new}
+    column = Column(list(changes.values()), (-2, 2))
+    return means([column], _clusters_of(before, changes), expand=True, seed=seed)[0]
 
 
-def _gaps(picked: Sequence[float | None], written: Sequence[float | None]) -> list[float | None]:
-    return [None if p is None or w is None else p - w for p, w in zip(picked, written, strict=True)]
+def _picked_and_written(
+    evaluation: Evaluation, picking: str, writing: str
+) -> dict[str, tuple[float, float]]:
+    """Item -> its pick, and the mean over its answers of what was written; only items with both."""
+    picked, written = (
+        _by_item(evaluation, column(metric, evaluation))
+        for metric in metrics_of((picking, writing))
+    )
+    return {
+        item: (fmean(picked[item]), fmean(values))
+        for item, values in written.items()
+        if item in picked
+    }
+
+
+def _by_item(evaluation: Evaluation, values: Sequence[float | None]) -> dict[str, list[float]]:
+    """Item -> the values of its answers, those that were measured; only items with some."""
+    found: dict[str, list[float]] = {}
+    for row, value in zip(evaluation.rows, values, strict=True):
+        if value is not None:
+            found.setdefault(row.item_id, []).append(value)
+    return found
+
+
+def _clusters_of(evaluation: Evaluation, items: Iterable[str]) -> list[str]:
+    clusters = {row.item_id: row.cluster for row in evaluation.rows}
+    return [clusters[item] for item in items]
 
 
 def _changes(metric: Metric, before: Evaluation, after: Evaluation) -> list[float | None]:

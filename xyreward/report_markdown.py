@@ -67,12 +67,7 @@ def to_markdown(report: Data) -> str:
 
 def _intro(report: Data, two: bool) -> list[str]:
     counts = report["items"]
-    several = {
-        c["rows"] / sum(c["items"].values())
-        for c in report.get("conditions") or []
-        if c["condition"] == "writing" and c["rows"]
-    }
-    answers = f", {max(several):.3g} answers to each" if several and max(several) > 1 else ""
+    answers = f", {several:.3g} answers to each" if (several := _several(report)) else ""
     judge = (
         f"Judge: {code(report['judge'])} ({code(report['rubric_version'])}). "
         if report["judge"]
@@ -91,6 +86,16 @@ def _intro(report: Data, two: bool) -> list[str]:
         )
         + ".",
     ]
+
+
+def _several(report: Data) -> float:
+    """Answers to each item, on average; 0 where there is one to each."""
+    several = [
+        c["rows"] / sum(c["items"].values())
+        for c in report.get("conditions") or []
+        if c["condition"] == "writing" and c["rows"]
+    ]
+    return max(several) if several and max(several) > 1 else 0
 
 
 def _headline_lines(report: Data) -> list[str]:
@@ -363,8 +368,9 @@ def _picking_writing(report: Data) -> list[str]:
     out = [
         "## Picking against writing",
         "",
-        "Where both were measured: how often the goal-focused answer is picked, and how often the written "
-        "answer's focus is the intended request.",
+        "Items where both were measured: how often the goal-focused answer is picked, and how often the "
+        "written answer's focus is the intended request"
+        + (" (of several answers to an item their mean)." if _several(report) else "."),
         "",
         *_table(header, rows),
     ]

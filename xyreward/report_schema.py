@@ -169,11 +169,11 @@ class Gap(_Strict):
     picking: Estimate
     """Share of the two orders in which the goal-focused answer was picked."""
     writing: Estimate
-    """Share of written answers whose focus is the intended request."""
+    """Share of an item's written answers whose focus is the intended request, mean over items."""
     gap: Estimate
     """Picking minus writing, in [-1, 1]; above 0: it picks what it does not write."""
     picked_though_not_written: Estimate | None
-    """Share picked where the written answer's focus is another; null: there are none."""
+    """Share picked of items none of whose written answers has this focus; null: there are none."""
 
 
 class Gaps(_Strict):
