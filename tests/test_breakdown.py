@@ -146,3 +146,16 @@ def test_bounds_of_a_change_are_those_of_every_way_to_fill_the_failures_in() -> 
     assert failure_bounds_of_change(evaluation(before[0]), evaluation(after[0]), metric) is None
     (length,) = metrics_of(["length"])
     assert failure_bounds_of_change(evaluation(*before), evaluation(*after), length) is None
+
+
+def test_what_failed_does_not_count_as_measured() -> None:
+    """25 clusters have such items, and 7 of them labels; of two evaluations 25 each, and 15 both times."""
+    alike = replace(group("s", [GOAL])[0])
+    judged = [replace(alike, item_id=f"i{n}", cluster=f"c{n}") for n in range(35)]
+    lost = [failed(f"i{n}", source="s", cluster=f"c{n}") for n in range(35)]
+    one = evaluation(*judged[:7], *lost[7:25])
+    (found,) = breakdown(one, by="source", keys=["misconception"])
+    assert (found.clusters, found.lines, found.too_few) == (25, (), ("misconception",))
+    before, after = evaluation(*judged[:25], *lost[25:]), evaluation(*lost[:10], *judged[10:])
+    (found,) = breakdown(before, after, by="source", keys=["misconception"])
+    assert (found.lines, found.too_few) == ((), ("misconception",))

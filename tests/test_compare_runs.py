@@ -411,3 +411,22 @@ def test_the_command_refuses_with_status_2_and_the_flags_that_would_do(
     status, _, err = run("compare", dpo, other, "--format", "html")
     assert status == 2
     assert "expected markdown or json" in err
+
+
+def test_few_clusters_and_many_differences_bring_a_word(tmp_path: Path) -> None:
+    def page(name: str, clusters: int, runs: int, **how: bool) -> str:
+        names = []
+        for run in range(runs):
+            rows = [
+                replace(row(f"{n}", GOAL if n % 5 < run else LITERAL), cluster=f"c{n % clusters}")
+                for n in range(60)
+            ]
+            names.append(run_folder(tmp_path / f"{name}{run}", {"evaluation": evaluation(*rows)}))
+        return to_markdown(compare_runs(names, **how))
+
+    few = page("few", 5, 2)
+    assert "fewer than 20 clusters (items with a hidden goal: 5)" in few
+    assert "would exclude 0" not in few
+    many = page("many", 60, 4, all_pairs=True)
+    assert "fewer than 20 clusters" not in many
+    assert "not corrected for being many: if nothing had changed, about" in many

@@ -181,9 +181,9 @@ def test_a_failure_bounds_only_what_it_hides() -> None:
     rows += [row(f"{n}", answer="x", truncated=False, failure=timeout) for n in range(15, 19)]
     rows += [row("19", failure={"kind": "policy_refused"})]
     bounds = {m.key: failure_bounds(evaluation(*rows), m) for m in METRICS}
-    assert bounds["empty"] == (0, 1 / 20)
+    assert bounds["empty"] == (0.0, 1 / 20)
     assert bounds["truncated"] == (2 / 20, 3 / 20)
-    assert bounds["intended_solution"] == (15 / 20, 1)
+    assert bounds["intended_solution"] == (15 / 20, 1.0)
     judged = evaluation(*rows[:19])
     empty = next(m for m in METRICS if m.key == "empty")
     assert failure_bounds(judged, empty) is None  # every answer is there

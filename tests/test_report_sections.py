@@ -238,6 +238,23 @@ def test_few_clusters_are_named() -> None:
     assert "Intervals over fewer than 20 clusters (controls: 4) hold the truth less often" in page
     page = to_markdown(build_report(evaluation(*of("l" * 30), parts=("writing",))))
     assert "hold the truth" not in page
+    # 30 items were to be picked on, and 3 were
+    some = [replace(r, picked=1.0, picked_first=0.5) for r in of("lll")] + of("l" * 27, 3)
+    page = to_markdown(build_report(evaluation(*some, parts=("writing", "picking"))))
+    assert (
+        "20 clusters (picks goal-focused: 3, picks answer A: 3, picks nothing (no letter): 3)"
+        in page
+    )
+    assert "20 clusters (value: 3)" in section(page, "Picking against writing")
+
+
+def test_items_of_few_clusters_do_not_show_that_gains_come_together() -> None:
+    def clustered(letters: str) -> Evaluation:
+        rows = [replace(r, cluster=f"c{n % 19}") for n, r in enumerate(of(letters))]
+        return evaluation(*rows, parts=("writing",))
+
+    page = to_markdown(build_report(clustered("l" * 40), clustered("g" * 40)))
+    assert section(page, "Do gains come together?") == ""
 
 
 def test_many_changes_bring_a_word_on_chance() -> None:

@@ -40,6 +40,7 @@ from xyreward.evaluation import (
 from xyreward.items import ItemKind
 from xyreward.markdown import code, plain
 from xyreward.paired import label_tests
+from xyreward.report_markdown import by_chance, few_clusters
 from xyreward.runs import PARTIAL_EVALUATION, ROUND, RunFolder
 from xyreward.stats import Column, Estimate, holm, means
 from xyreward.words import noun, with_failures
@@ -521,6 +522,18 @@ def to_markdown(comparison: Mapping[str, Any]) -> str:
             out.append("| " + " | ".join([heading] + [""] * (len(names) + 1)) + " |")
             out += [_row(line, runs, differences) for line in of_kind]
     out.append("")
+    named = [one["name"] for one in differences]
+    below = (
+        few_clusters(
+            (line, [*line["runs"].values(), *line["differences"].values()])
+            for line in comparison["metrics"]
+        ),
+        by_chance(line["differences"][name] for line in comparison["metrics"] for name in named),
+    )
+    if below[0]:
+        out += [below[0], ""]
+    if below[1]:
+        out += [f"Intervals are not corrected for being many: {below[1]}.", ""]
     if tests := comparison["label_tests"]:
         out += [*_test_lines(tests), ""]
     out += [f"- {plain(note)}" for note in comparison["notes"]]

@@ -139,9 +139,9 @@ def _main_table(report: Data, two: bool) -> list[str]:
             "Where n is three numbers: measured before / after / both times. Changes are over the items that "
             "were measured both times, so they can differ from after minus before."
         )
-    if two and (many := _by_chance([m["change"] for m in report["metrics"]])):
+    if two and (many := by_chance([m["change"] for m in report["metrics"]])):
         below.append(f"Intervals are not corrected for being many: {many}.")
-    if few := _few_clusters(report):
+    if few := few_clusters((m, [m[name] for name in _names(two)]) for m in report["metrics"]):
         below.append(few)
     if published and bands:
         below.append(_published_line(published, report["judge"]))
@@ -171,18 +171,48 @@ def _counts(metric: Data, two: bool) -> list[int]:
     return [metric[name]["n"] if metric[name] else 0 for name in _names(two)]
 
 
-def _few_clusters(report: Data) -> str:
-    few = [
-        f"{KINDS[group['name']]}: {group['clusters']}"
-        for group in (report.get("breakdown") or {}).get("kind") or []
-        if group["clusters"] < FEW
-    ]
+def few_clusters(metrics: Iterable[tuple[Data, Iterable[Data | None]]]) -> str:
+    """A warning of intervals over few clusters; empty where there are none.
+
+    Args:
+        metrics: each with its estimates. A kind of item is named where all its metrics have few.
+    """
+    found: dict[str | None, dict[str, int]] = {}
+    for metric, estimates in metrics:
+        if least := _least_clusters(estimates):
+            found.setdefault(metric["kind"], {})[metric["title"]] = least
+    named: dict[str, int | tuple[int, int]] = {}
+    for kind, of in found.items():
+        if max(of.values()) < FEW:
+            named[KINDS[kind]] = (min(of.values()), max(of.values()))
+        else:
+            named |= {title: least for title, least in of.items() if least < FEW}
+    return _few(named)
+
+
+def _least_clusters(estimates: Iterable[Data | None]) -> int:
+    """Of what has fewest; 0 where none is known: reports of earlier versions."""
+    return min((e["clusters"] for e in estimates if e and e.get("clusters")), default=0)
+
+
+def _few(named: Mapping[str, int | tuple[int, int]]) -> str:
+    told = []
+    for name, clusters in named.items():
+        low, high = (clusters, clusters) if isinstance(clusters, int) else clusters
+        told.append(f"{name}: {low}" + (f" to {high}" if high > low else ""))
     return (
-        f"Intervals over fewer than {FEW} clusters ({', '.join(few)}) hold the truth less often than in 95 "
+        f"Intervals over fewer than {FEW} clusters ({', '.join(told)}) hold the truth less often than in 95 "
         "of 100 evaluations."
-        if few
+        if told
         else ""
     )
+
+
+def _few_below(named: Mapping[str, Iterable[Data | None]]) -> list[str]:
+    """Lines below a section's table of what is over few clusters, by the names of its rows."""
+    least = {name: _least_clusters(estimates) for name, estimates in named.items()}
+    few = _few({name: n for name, n in least.items() if 0 < n < FEW})
+    return ["", few] if few else []
 
 
 def _published(report: Data) -> list[str]:
@@ -288,6 +318,7 @@ def _moved(report: Data) -> list[str]:
         "Change in log-probability, after minus before, of reference answers.",
         "",
         *_table(header, rows),
+        *_few_below({titles[kind]: [value["accuracy"]] for kind, value in implicit.items()}),
     ]
 
 
@@ -310,7 +341,8 @@ def _co_movement(report: Data) -> list[str]:
             ),
         ]
         for pair in found
-        if pair["improved_too"] and pair["improved_too"]["n"] >= FEW
+        # What an earlier version wrote does not tell its clusters.
+        if (e := pair["improved_too"]) and (e.get("clusters") or e["n"]) >= FEW
     ]
     if not rows:
         return []
@@ -373,6 +405,15 @@ def _picking_writing(report: Data) -> list[str]:
         + (" (of several answers to an item their mean)." if _several(report) else "."),
         "",
         *_table(header, rows),
+        *_few_below(
+            {
+                "change" if name == "change" else name if two else "value": (
+                    [gap] if name == "change" else gap.values()
+                )
+                for name, gap in gaps.items()
+                if gap
+            }
+        ),
     ]
     if biased := _picks_a_position(report, two):
         out += ["", biased]
@@ -444,7 +485,7 @@ def _breakdown(by: str, groups: Sequence[Data], two: bool) -> list[str]:
     if (more := len(groups) - GROUPS) > 0:
         below.append(f"{more} more in report.json.")
     changes = [of[key]["change"] for of in found[:GROUPS] for key in keys if key in of]
-    if two and (many := _by_chance(changes)):
+    if two and (many := by_chance(changes)):
         below.append(f"Not corrected for being many: {many}.")
     if below:
         out += ["", " ".join(below)]
@@ -503,6 +544,17 @@ def _told(report: Data) -> list[str]:
         "The same items, with the intended request given to the policy. Not told → told: change.",
         "",
         *_table(["", "n", *names], rows),
+        *_few_below(
+            {
+                _METRICS[key].title: [
+                    of[key][name]
+                    for of in found
+                    if key in of
+                    for name in ("value", "against", "change")
+                ]
+                for key in TOLD
+            }
+        ),
     ]
 
 
@@ -543,6 +595,12 @@ def _references(report: Data) -> list[str]:
         "What the judge says of the items' own answers: what a perfect and a literal policy would get.",
         "",
         *_table(["", "n", *(title(_METRICS[key]) for key in keys)], rows),
+        *_few_below(
+            {
+                row[0]: [of[key]["value"] for key in keys if key in of]
+                for row, of in zip(rows, metrics, strict=True)
+            }
+        ),
     ]
 
 
@@ -572,6 +630,13 @@ def _noise(report: Data) -> list[str]:
         "answers'. 0: it never wavers, which does not make it right.",
         "",
         *_table(["", "n", "votes", "of one vote, %", "of their mean, %"], rows),
+        *_few_below(
+            {
+                f"{name}, {_label(one['label'])}" if two else _label(one["label"]): [one["share"]]
+                for name, labels in report["judge_noise"].items()
+                for one in labels
+            }
+        ),
     ]
 
 
@@ -627,7 +692,7 @@ def _table(header: Row, rows: Iterable[Row]) -> list[str]:
     ]
 
 
-def _by_chance(changes: Iterable[Any]) -> str:
+def by_chance(changes: Iterable[Any]) -> str:
     """How many of these intervals would exclude 0 if nothing had changed; empty of few."""
     n = sum(e is not None and e["low"] is not None for e in changes)
     return f"if nothing had changed, about {n / 20:.0f} of {n} would exclude 0" if n >= 20 else ""

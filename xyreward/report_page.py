@@ -28,6 +28,7 @@ from xyreward.figures import shown_estimate
 from xyreward.items import Item
 from xyreward.markdown import printable
 from xyreward.published import beside_of_report
+from xyreward.report_markdown import few_clusters
 from xyreward.rubric import Grounding
 from xyreward.runs import RunFolder
 from xyreward.self_contained import as_script, render
@@ -379,6 +380,9 @@ def _tables(report: Mapping[str, Any]) -> dict[str, Any]:
         "counts": report["items"],
         "headline": [(name, _headline(Headline(**h))) for name, h in report["headline"].items()],
         "metrics": _metrics(report, two),
+        "few": few_clusters(
+            (m, [m[name] for name in ("before", "after", "change")]) for m in report["metrics"]
+        ),
         "bands": bool(beside_of_report(report.get("published"))),
         "tests": [_test(test) for test in report.get("label_tests", ())],
         "sources": _sources(groups, {m["key"]: m["title"] for m in report["metrics"]}, two),

@@ -45,6 +45,8 @@ class Estimate(_Strict):
     """Rows behind it; of a change: those measured both times."""
     why: str = ""
     """Why there is no interval, in a few words."""
+    clusters: Count = 0
+    """Different clusters of these rows, which the interval is over; 0: not told (an earlier version)."""
 
 
 class Headline(_Strict):
