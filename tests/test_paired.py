@@ -227,3 +227,35 @@ def test_of_several_answers_the_gap_takes_all_and_not_the_first() -> None:
     change = gap_change(evaluation(*answers), evaluation(*better))
     assert change is not None
     assert (change.n, change.value) == (4, near(-0.25 / 4))
+
+
+def several(letters: str) -> list[Row]:
+    """Words of letters as of `of`: an item per word, an answer per letter."""
+    known = {"g": GOAL, "l": LITERAL}
+    return [
+        row(f"i{n}", known[letter], answer_index=k)
+        for n, word in enumerate(letters.split())
+        for k, letter in enumerate(word)
+    ]
+
+
+def test_the_order_of_several_answers_is_no_change() -> None:
+    before, after = evaluation(*several("ggll lggl glgl")), evaluation(*several("llgg glgl lglg"))
+    (test,) = label_tests(before, after, ["intended_solution"])
+    assert (test.n, test.gained, test.lost, test.p, test.p_rows) == (3, 0, 0, 1, 1)
+    (moved,) = co_movement(before, after, ["intended_solution", "misconception"])
+    assert moved.table[0, 0] == 3
+    assert moved.improved_too is None
+    assert moved.correlation is None
+
+
+def test_items_are_counted_where_answers_changed() -> None:
+    before, after = evaluation(*several("llll gggl llll")), evaluation(*several("lglg gllg gggg"))
+    (test,) = label_tests(before, after, ["intended_solution"])
+    assert (test.n, test.gained, test.lost) == (3, 2, 1)
+    # sums of changes 2, -1 and 4: of the eight signs four reach 5, those of 4 and 2 being the same
+    assert test.p == test.p_rows == near(4 / 8)
+    (moved,) = co_movement(before, after, ["intended_solution", "misconception"])
+    assert (moved.table[1, 1], moved.table[-1, -1]) == (2, 1)
+    assert moved.improved_too is not None
+    assert (moved.improved_too.n, moved.improved_too.clusters) == (2, 2)

@@ -230,12 +230,12 @@ def _aligned(reads: Sequence[Read]) -> list[Read]:
     common = [key for key in rows[0] if all(key in other for other in rows[1:])]
     if not common:
         raise DataError(["no item is common to these runs, so there is nothing to compare"])
-    kinds = [key for key in common if len({of[key].kind for of in rows}) > 1]
+    kinds = list(dict.fromkeys(key[0] for key in common if len({of[key].kind for of in rows}) > 1))
     if kinds:
         raise DataError(
             [
                 f"{len(kinds)} items have a hidden goal in one run and are controls in another, the first is "
-                f"{kinds[0][0]!r}; they are not the same items"
+                f"{kinds[0]!r}; they are not the same items"
             ]
         )
     clusters = {key: rows[0][key].cluster for key in common}
@@ -458,8 +458,12 @@ def _notes(
         )
     of_first = {_key(row): row.cluster for row in read[0].evaluation.rows}
     for run in read[1:]:
-        moved = sum(
-            of_first.get(_key(row), row.cluster) != row.cluster for row in run.evaluation.rows
+        moved = len(
+            {
+                row.item_id
+                for row in run.evaluation.rows
+                if of_first.get(_key(row), row.cluster) != row.cluster
+            }
         )
         if moved:
             notes.append(

@@ -9,6 +9,7 @@ Not here: means and their paired changes (`evaluation.measure`), intervals (`sta
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,11 +40,12 @@ class LabelTest:
     n: int
     """Items judged both times."""
     gained: int
-    """Items that went up, e.g. from no to yes."""
+    """Items that went up, e.g. from no to yes; of several answers, those judged both times, their sum."""
     lost: int
     """Items that went down."""
     p: float
-    """Exact, over clusters (`stats.flip_test`). In (0, 1]; small: not by chance."""
+    """Exact, over clusters (`stats.flip_test`). In (0, 1]; small: not by chance. A cluster's change is the
+    sum over its answers."""
     p_rows: float
     """The same with items taken for independent: McNemar's exact test. Too small where clusters have
     several items; shown because it is what others report."""
@@ -56,15 +58,18 @@ def label_tests(
 ) -> list[LabelTest]:
     """Test each metric; those measured on no item both times are left out.
 
+    Which answer to an item is set against which of the other policy's is arbitrary where there are several;
+    so their changes are summed up first, which is the same whichever are.
+
     Raises:
         ValueError: the evaluations are not comparable, there is no such metric, or one is not made of
             labels (its changes are not multiples of 0.5).
     """
     check_comparable(before, after)
-    clusters = [row.cluster for row in before.rows]
     tests = []
     for metric in metrics_of(keys):
-        changes, names = _known(_changes(metric, before, after), clusters)
+        items = _item_changes(metric, before, after)
+        changes = list(items.values())
         if changes:
             tests.append(
                 LabelTest(
@@ -72,7 +77,7 @@ def label_tests(
                     n=len(changes),
                     gained=sum(change > 0 for change in changes),
                     lost=sum(change < 0 for change in changes),
-                    p=flip_test(changes, names),
+                    p=flip_test(changes, _clusters_of(before, items)),
                     p_rows=flip_test(changes),
                 )
             )
@@ -90,7 +95,8 @@ CO_MOVING = ("intended_solution", "focus_intended", "misconception")
 class CoMovement:
     """What happened to one metric where another improved, over items measured both times.
 
-    An item improves where its value moves to what is `better` for the metric (up, where neither is).
+    An item improves where its value moves to what is `better` for the metric (up, where neither is); of
+    several answers their sum.
     """
 
     first: Metric
@@ -117,33 +123,35 @@ def co_movement(
         ValueError: the evaluations are not comparable, or there is no such metric.
     """
     check_comparable(before, after)
-    clusters = [row.cluster for row in before.rows]
     directions = [
-        (metric, [_direction(metric, change) for change in _changes(metric, before, after)])
+        (
+            metric,
+            {
+                item: _direction(metric, change)
+                for item, change in _item_changes(metric, before, after).items()
+            },
+        )
         for metric in metrics_of(keys)
     ]
     found = []
     for (first, xs), (second, ys) in combinations(directions, 2):
-        both = [
-            (x, y, name)
-            for x, y, name in zip(xs, ys, clusters, strict=True)
-            if x is not None and y is not None
-        ]
-        if not both:
+        items = [item for item in xs if item in ys]
+        if not items:
             continue
-        names = [name for _, _, name in both]
-        table = Counter((x, y) for x, y, _ in both)
+        both = [(xs[item], ys[item]) for item in items]
+        names = _clusters_of(before, items)
+        table = Counter(both)
         too, worse, otherwise = means(
             [
-                Column([float(y > 0) if x > 0 else None for x, y, _ in both], (0, 1)),
-                Column([float(y < 0) if x > 0 else None for x, y, _ in both], (0, 1)),
-                Column([None if x > 0 else float(y > 0) for x, y, _ in both], (0, 1)),
+                Column([float(y > 0) if x > 0 else None for x, y in both], (0, 1)),
+                Column([float(y < 0) if x > 0 else None for x, y in both], (0, 1)),
+                Column([None if x > 0 else float(y > 0) for x, y in both], (0, 1)),
             ],
             names,
             expand=True,
             seed=seed,
         )
-        moments = [(1, x, y, x * x, y * y, x * y) for x, y, _ in both]
+        moments = [(1, x, y, x * x, y * y, x * y) for x, y in both]
         found.append(
             CoMovement(
                 first,
@@ -269,20 +277,13 @@ def _clusters_of(evaluation: Evaluation, items: Iterable[str]) -> list[str]:
     return [clusters[item] for item in items]
 
 
-def _changes(metric: Metric, before: Evaluation, after: Evaluation) -> list[float | None]:
+def _item_changes(metric: Metric, before: Evaluation, after: Evaluation) -> dict[str, float]:
+    """Item -> the change of the sum over its answers that were measured both times; only items with some."""
     pairs = zip(column(metric, before), column(metric, after), strict=True)
-    return [None if a is None or b is None else b - a for a, b in pairs]
+    changes = [None if a is None or b is None else b - a for a, b in pairs]
+    return {item: math.fsum(several) for item, several in _by_item(before, changes).items()}
 
 
-def _direction(metric: Metric, change: float | None) -> int | None:
-    if change is None:
-        return None
+def _direction(metric: Metric, change: float) -> int:
     up = (change > 0) - (change < 0)
     return -up if metric.better == "lower" else up
-
-
-def _known(
-    values: Sequence[float | None], clusters: Sequence[str]
-) -> tuple[list[float], list[str]]:
-    pairs = [(v, c) for v, c in zip(values, clusters, strict=True) if v is not None]
-    return [v for v, _ in pairs], [c for _, c in pairs]

@@ -136,8 +136,8 @@ def _main_table(report: Data, two: bool) -> list[str]:
     below: list[str] = []
     if two and any(len(set(_counts(m, two))) > 1 for m in report["metrics"]):
         below.append(
-            "Where n is three numbers: measured before / after / both times. Changes are over the items that "
-            "were measured both times, so they can differ from after minus before."
+            "Where n is three numbers: measured before / after / both times. Changes are over the answers "
+            "that were measured both times, so they can differ from after minus before."
         )
     if two and (many := by_chance([m["change"] for m in report["metrics"]])):
         below.append(f"Intervals are not corrected for being many: {many}.")
@@ -257,7 +257,9 @@ def _label_tests(report: Data) -> list[str]:
     if not tests:
         return []
     alone = all(test["p"] == test["p_rows"] for test in tests)
-    how = "of McNemar's exact test" if alone else "exact, over clusters"
+    several = bool(_several(report))
+    how = "of McNemar's exact test" if alone and not several else "exact, over clusters"
+    also = "those over items, which ignore" if several else "McNemar's, which ignores"
     rows = [
         [
             title(_METRICS[test["key"]], unit=False),
@@ -270,8 +272,10 @@ def _label_tests(report: Data) -> list[str]:
     return [
         "## Did labels change?",
         "",
-        f"Items that gained and lost a label; p-values are {how}"
-        + ("" if alone else " (report.json also has McNemar's, which ignores clusters)")
+        "Items that gained and lost a label"
+        + (" (the sum over their answers)" if several else "")
+        + f"; p-values are {how}"
+        + ("" if alone else f" (report.json also has {also} clusters)")
         + f", and corrected for testing {len(tests)} {noun(len(tests), 'label')} (Holm).",
         "",
         *_table(["", "n", "gained", "lost", "p", "p, corrected"], rows),
@@ -476,8 +480,8 @@ def _breakdown(by: str, groups: Sequence[Data], two: bool) -> list[str]:
     out = [
         f"## By {by}",
         "",
-        f"{'Before → after: change' if two else 'Values'}. n: items with a hidden goal"
-        + (" / controls, which the last column is of." if "control_direct" in keys else "."),
+        f"{'Before → after: change' if two else 'Values'}. n: answers to items with a hidden goal"
+        + (" / to controls, which the last column is of." if "control_direct" in keys else "."),
         "",
         *_table(["", "n", *(title(_METRICS[key]) for key in keys)], rows),
     ]
@@ -668,7 +672,8 @@ def _failure_lines(report: Data) -> list[str]:
             share += f" [{100 * e.low:.1f}, {100 * e.high:.1f}]"
         out.append(
             f"- without labels {plain(name)}, {f['kind']} items: {f['failed']} of "
-            f"{f['judged'] + f['failed']} ({share})" + (f": {reasons}" if reasons else "")
+            f"{f['judged'] + f['failed']} {noun(f['judged'] + f['failed'], 'answer')} ({share})"
+            + (f": {reasons}" if reasons else "")
         )
     return out
 

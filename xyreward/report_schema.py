@@ -113,13 +113,13 @@ class LabelTest(_Strict):
     n: Count
     """Items judged both times."""
     gained: Count
-    """Items that went up, e.g. from no to yes."""
+    """Items that went up, e.g. from no to yes; of several answers their sum."""
     lost: Count
     """Items that went down."""
     p: Probability
     """Exact p-value over clusters."""
     p_rows: Probability
-    """McNemar's exact test, items taken for independent; too small where clusters have several."""
+    """The same, items taken for independent: McNemar's test; too small where clusters have several."""
     p_holm: Probability
     """`p` corrected for the family (Holm)."""
 
