@@ -176,3 +176,16 @@ def test_what_an_api_did_not_pick_bounds_the_figures_of_picking_and_no_others() 
     report = build_report(found, all_picked)
     (line,) = (line for line in report["metrics"] if line["key"] == "picking")
     assert line["failure_bounds"] == {"before": [3 / 4, 1], "after": None, "change": [-1 / 4, 0]}
+
+
+def test_what_failed_does_not_count_as_measured() -> None:
+    """25 clusters have such items, and 7 of them labels; of two evaluations 25 each, and 15 both times."""
+    alike = replace(group("s", [GOAL])[0])
+    judged = [replace(alike, item_id=f"i{n}", cluster=f"c{n}") for n in range(35)]
+    lost = [failed(f"i{n}", source="s", cluster=f"c{n}") for n in range(35)]
+    one = evaluation(*judged[:7], *lost[7:25])
+    (found,) = breakdown(one, by="source", keys=["misconception"])
+    assert (found.clusters, found.lines, found.too_few) == (25, (), ("misconception",))
+    before, after = evaluation(*judged[:25], *lost[25:]), evaluation(*lost[:10], *judged[10:])
+    (found,) = breakdown(before, after, by="source", keys=["misconception"])
+    assert (found.lines, found.too_few) == ((), ("misconception",))

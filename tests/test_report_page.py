@@ -214,6 +214,14 @@ def test_a_kind_of_failure_that_no_judge_has_is_shown_as_well(tmp_path: Path) ->
     assert found["codes"][0][:2] == [-3, -4]
 
 
+def test_intervals_over_few_clusters_are_named_below_the_figures(tmp_path: Path) -> None:
+    text = written(tmp_path)
+    assert (
+        "fewer than 20 clusters (items with a hidden goal: 3 to 5, controls: 2, all items: 7 to 8)"
+        in text
+    )
+
+
 def test_a_long_text_is_cut(tmp_path: Path) -> None:
     text = written(tmp_path, {"before": evaluation(row("i0", GOAL, answer="x" * 1_000_000))})
     assert len(data_of(text, "part-0")[0]["answers"][0]["text"]) == MAX_TEXT
@@ -627,7 +635,7 @@ def test_headline_tables_and_figures_stand_above_the_answers(show: Show) -> None
         assert seen.run(height, f"svg:has(#{name}-title)") > 80
     table = seen.text("[aria-labelledby=metrics] table")
     assert "intended solution, % ↑" in table
-    assert "failures worst/best: 33 to 50" in table
+    assert "with failures: 33 to 50" in table
     assert "forum\t4\t25 [10, 40]\n+25 [+10, +40]" in seen.text("[aria-labelledby=sources] table")
     assert "2 small ones together" in seen.text("[aria-labelledby=sources] table")
     assert "focus intended\t8\t2\t0\t< 0.001\t0.500" in seen.text("[aria-labelledby=changes] table")

@@ -1033,12 +1033,13 @@ def failures(evaluation: Evaluation) -> list[Failures]:
 
 
 def failure_bounds(evaluation: Evaluation, metric: Metric) -> tuple[float, float] | None:
-    """The metric's value if all failed judgements were worst, and if all were best.
+    """The lowest and the highest value that the metric could have, whatever failures have left unmeasured.
 
-    Of picking: if everything that an API did not pick had been. None where nothing failed, or where the
-    metric has no bounds.
+    Of picking: if everything that an API did not pick had been. None where no failure hides a value of this
+    metric, or where it has no bounds.
     """
     rows = [row for row in evaluation.rows if metric.kind in (None, row.kind)]
+    # An answer that the judge failed on may still be measured: whether it is empty, or cut off.
     failed = sum(_failed(metric, row) and metric.value(row) is None for row in rows)
     values = [value for row in rows if (value := metric.value(row)) is not None]
     if not failed or metric.bounds is None:
@@ -1058,14 +1059,13 @@ def _failed(metric: Metric, row: Row) -> bool:
 def failure_bounds_of_change(
     before: Evaluation, after: Evaluation, metric: Metric
 ) -> tuple[float, float] | None:
-    """The paired change if every judgement that failed, before or after, had been as bad, and as good.
+    """The lowest and the highest paired change, whatever failures have left unmeasured before or after.
 
-    As bad for the change: a failed one before was the best, one after the worst. None where nothing
-    failed, or where the metric has no bounds.
+    Lowest: what failed before was highest, what failed after lowest. None as of `failure_bounds`.
     """
     if metric.bounds is None:
         return None
-    worst, best = metric.bounds
+    lowest, highest = metric.bounds
     low = high = 0.0
     n = failed = 0
     for old, new in zip(before.rows, after.rows, strict=True):
@@ -1079,8 +1079,8 @@ def failure_bounds_of_change(
             continue  # not a failure: the metric leaves this answer out
         n += 1
         failed += first is None or second is None
-        low += (worst if second is None else second) - (best if first is None else first)
-        high += (best if second is None else second) - (worst if first is None else first)
+        low += (lowest if second is None else second) - (highest if first is None else first)
+        high += (highest if second is None else second) - (lowest if first is None else first)
     return (low / n, high / n) if failed else None
 
 

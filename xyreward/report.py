@@ -7,6 +7,7 @@ Not here: the page (`report_markdown.py`), what a statistic is (`evaluation.py`,
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -177,7 +178,10 @@ def _told_before(
     It would differ a little, since an interval's draws are ordered by all columns that are drawn together.
     """
     of_all = next((getattr(line, name, None) for line in lines if line.metric.key == key), None)
-    return of_all if estimate and of_all and estimate.n == of_all.n else estimate
+    if estimate is None or of_all is None or estimate.n != of_all.n:
+        return estimate
+    # As many need not be the same ones: the gap counts items, the table answers.
+    return of_all if math.isclose(estimate.value, of_all.value, abs_tol=1e-12) else estimate
 
 
 def _gap(
