@@ -40,6 +40,7 @@ from xyreward.pairs.contrastive import (
 )
 from xyreward.pairs.formats import (
     PairFolder,
+    check_place,
     check_replaceable,
     check_wanted,
     read_pairs,
@@ -135,6 +136,8 @@ class PreparedJob:
         """
         self.job = job
         self.out = out.expanduser()
+        if self.out.name in ("", ".."):
+            self.out = self.out.resolve()  # what is written beside it goes by its name
         check_wanted(job.formats, job.containers)
         self.sides: Sides = load_sides(job.items, job.splits_lock, write_lock=not dry_run)
         self.items = self.sides.select(job.split)
@@ -251,6 +254,7 @@ class PreparedJob:
         except (OSError, ValueError) as error:
             raise RunFolderError(f"{out!s:.200}: cannot be made: {told(error)}") from None
         if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+            check_place(out)
             return None
         if not (out / "manifest.json").is_file():
             raise RunFolderError(f"{out}: is there and is no folder of pairs; give another --out")
@@ -264,6 +268,7 @@ class PreparedJob:
                 "remove it"
             )
         if found.meta.get("unfinished"):
+            check_place(out)
             check_replaceable(out)
         return found
 
