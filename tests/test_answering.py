@@ -11,6 +11,7 @@ from xyreward.answering import (
     FilePolicy,
     How,
     RemotePolicy,
+    Written,
     check_conditions,
     check_how,
     described_how,
@@ -21,6 +22,7 @@ from xyreward.answering import (
 )
 from xyreward.errors import ConfigError, DataError, JudgeError
 from xyreward.evaluation import (
+    Evaluation,
     contrast,
     evaluate,
     evaluate_references,
@@ -210,6 +212,35 @@ def test_an_answer_that_does_not_come_is_a_failure_and_no_label(api: FakeAPI) ->
     assert (bad.answer, bad.verdict, bad.reward) == (None, None, None)
     assert headline(found).value is None
     assert "failed" in headline(found).why
+
+
+def test_half_a_surrogate_pair_is_no_obstacle_and_reads_the_same_from_the_store(
+    tmp_path: Path,
+) -> None:
+    judged = {
+        "suggestions": [{"quote": "half ? pair", "reason": "why", "serves": "intended"}],
+        "focus_reason": "half \ud800 a reason",
+        "focus": "intended",
+        "misconception_reason": "none",
+        "identifies_misconception": False,
+    }
+
+    def replied(body: dict[str, Any]) -> str:
+        return "half \ud800 pair" if body["model"] == "policy" else json.dumps(judged)
+
+    with FakeAPI(reply=replied) as api:
+        judge = f"chat:judge@{api.base_url}"
+        first, again = (
+            evaluate(remote(api), [XY], judge=judge, parts=["writing"]) for _ in range(2)
+        )
+        assert api.stats.billed == 3  # the policy, the judge's check and its verdict
+    assert first == again
+    (row,) = first.rows
+    assert row.answer == "half ? pair"
+    assert row.verdict is not None
+    assert "half ? a reason" in row.verdict["reason"]
+    assert Evaluation.from_jsonl(first.to_jsonl().encode().decode()) == first
+    assert Written("\ud83d").text == "?"  # of a tokenizer in this process
 
 
 def test_the_goal_is_told_in_the_last_turn_only_under_oracle(api: FakeAPI) -> None:

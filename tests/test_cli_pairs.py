@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from test_cli import Ended, ended, start
 from test_cli import run as run
-from test_pairs_job import answered, bytes_of, few
+from test_pairs_job import answered, bytes_of, failing, few
 
 from xyreward.cli_pairs import pairs
 from xyreward.config import PairsJob
@@ -182,6 +182,19 @@ def test_a_folder_that_is_refused_is_refused_before_anything_is_sent(
     assert api.stats.calls == 0
 
 
+@pytest.mark.parametrize(("failed", "status"), [(0, 2), (1, 3)])
+def test_no_pair_ends_with_the_status_that_says_whether_the_same_command_can_do_better(
+    run: Run, tmp_path: Path, failed: int, status: int
+) -> None:
+    with FakeAPI(reply=answered, faults=failing("policy", failed)) as api:
+        more = ["--samples", "1", "--set", "policy_options.max_attempts=1"]
+        done = run(*command(api, tmp_path, "--out", "mine", "--set", "on_policy.limit=2", *more))
+        assert api.stats.requests > 0
+    assert done.status == status, done.err
+    assert "no pair can be made" in done.err
+    assert ("asks again for what failed" in done.err) is (status == 3)
+
+
 def test_an_error_after_judging_does_not_say_that_nothing_was_sent(
     run: Run, tmp_path: Path
 ) -> None:
@@ -190,7 +203,7 @@ def test_an_error_after_judging_does_not_say_that_nothing_was_sent(
     ) as dull:
         done = run(*command(dull, tmp_path, "--out", "mine"))
         assert dull.stats.billed > 0
-    assert done.status == 3
+    assert done.status == 2
     assert "no pair can be made" in done.err
     assert not (tmp_path / "mine").exists()
 

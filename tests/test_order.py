@@ -9,6 +9,7 @@ from xyreward import rubric
 from xyreward.errors import DataError, JudgeError
 from xyreward.fence import parse_fences
 from xyreward.judges import load_judge
+from xyreward.judges.asking import ModelAsker
 from xyreward.judges.model import ModelJudge
 from xyreward.pairs import Pair, build_pairs
 from xyreward.pairs.order import check_order, estimate_order, order_version
@@ -264,3 +265,16 @@ def test_the_version_changes_with_each_prompt(monkeypatch: pytest.MonkeyPatch, n
     monkeypatch.undo()
     order_version.cache_clear()
     assert changed != version == order_version()
+
+
+def test_what_the_check_paid_stands_on_the_bill_of_the_judge_and_is_told_apart(
+    api: FakeAPI,
+) -> None:
+    judge = load_judge(JUDGE, base_url=api.base_url)
+    assert isinstance(judge, ModelAsker)
+    judge.stats.cost_usd = 1.0  # of verdicts
+    found = check_order(pairs(), ITEMS, judge)
+    assert judge.stats.calls == api.stats.calls == 24
+    assert found.cost_usd is not None
+    assert 0 < found.cost_usd < 1
+    assert judge.stats.cost_usd == pytest.approx(1 + found.cost_usd)

@@ -15,7 +15,7 @@ from xyreward.config import PairsJob, load_config
 from xyreward.errors import ConfigError, DataError, JudgeError, RunFolderError
 from xyreward.loading import load_items
 from xyreward.pairs import REJECTED_KINDS
-from xyreward.pairs.formats import read_pairs
+from xyreward.pairs.formats import read_pairs, write_pairs
 from xyreward.pairs_job import PreparedJob, with_options
 from xyreward.testing import FakeAPI, Faults
 
@@ -346,6 +346,24 @@ def test_a_name_that_cannot_be_written_is_refused_before_anything_is_done(
 ) -> None:
     with pytest.raises(RunFolderError, match="cannot be made: "):
         PreparedJob(job(items=few(tmp_path)), tmp_path / name)
+
+
+@pytest.mark.parametrize("name", [".", "", "../here", "in/..", "{here}"])
+def test_the_folder_that_one_is_in_is_refused_before_anything_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A new folder takes its place, and a shell would go on looking at the old one."""
+    items, here = few(tmp_path), tmp_path / "here"
+    (here / "in").mkdir(parents=True)
+    if name != "in/..":
+        (here / "in").rmdir()
+    monkeypatch.chdir(here)
+    out = Path(name.format(here=here))
+    with pytest.raises(RunFolderError, match=r"the folder that you are in|no folder of pairs"):
+        PreparedJob(job(items=items), out)
+    made = PreparedJob(job(items=items), tmp_path / "out").run()
+    with pytest.raises(RunFolderError, match="the folder that you are in"):
+        write_pairs(made.pairs, made.audit, out, meta={})
 
 
 def test_a_link_to_an_empty_folder_or_to_none_yet_is_followed(tmp_path: Path) -> None:

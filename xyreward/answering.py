@@ -40,7 +40,7 @@ from xyreward.policy import Answer, Policy
 from xyreward.prices import without_url
 from xyreward.scoring import run_sync
 from xyreward.verdict import JudgeFailure
-from xyreward.words import noun
+from xyreward.words import noun, whole
 
 FILE = "answers:"
 """Beginning of the name of a policy that is a file of answers."""
@@ -111,6 +111,12 @@ class Written:
     """None where nobody knows."""
     failure: Mapping[str, Any] | None = None
     """kind: `policy_` and a `verdict.FailureKind`, or `policy_missing`; detail. None: there is a text."""
+
+    def __post_init__(self) -> None:
+        if (
+            self.text is not None
+        ):  # a tokenizer leaves half a surrogate pair, which no file can hold
+            object.__setattr__(self, "text", whole(self.text))
 
 
 class RemotePolicy:

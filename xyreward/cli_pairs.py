@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from xyreward.errors import XYRewardError
+from xyreward.errors import DataError, XYRewardError
 from xyreward.words import counted, noun
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def pairs(
     """
     from xyreward import cli
     from xyreward.config import PairsJob, load_config
+    from xyreward.pairs.build import NoPairs
     from xyreward.pairs_job import PreparedJob, with_options
 
     def listed(text: str | None) -> list[str] | None:
@@ -141,7 +142,10 @@ def pairs(
         with cli._sending():
             report = job.run(_bars)
     except (XYRewardError, OSError) as error:  # something may have been sent and paid for
-        cli._end(error, cli.STOPPED)
+        would_end_so_again = isinstance(error, DataError) and not (
+            isinstance(error, NoPairs) and error.dropped
+        )
+        cli._end(error, cli.WRONG if would_end_so_again else cli.STOPPED)
     for note in report.notes:
         cli._say(note)
     cli._say(report.audit.to_markdown())

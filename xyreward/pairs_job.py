@@ -30,7 +30,7 @@ from xyreward.judges.panel import model_judges
 from xyreward.judges.transport import without_credentials
 from xyreward.pairs.answers import line_of, read_answers
 from xyreward.pairs.audit import Audit, AuditLimits, audit_pairs
-from xyreward.pairs.build import build_pairs, pairs_to_check
+from xyreward.pairs.build import NoPairs, build_pairs, pairs_to_check
 from xyreward.pairs.candidates import Candidate, Judged, references
 from xyreward.pairs.contrastive import (
     contrast_version,
@@ -40,6 +40,7 @@ from xyreward.pairs.contrastive import (
 )
 from xyreward.pairs.formats import (
     PairFolder,
+    check_place,
     check_replaceable,
     check_wanted,
     read_pairs,
@@ -135,6 +136,8 @@ class PreparedJob:
         """
         self.job = job
         self.out = out.expanduser()
+        if self.out.name in ("", ".."):
+            self.out = self.out.resolve()  # what is written beside it goes by its name
         check_wanted(job.formats, job.containers)
         self.sides: Sides = load_sides(job.items, job.splits_lock, write_lock=not dry_run)
         self.items = self.sides.select(job.split)
@@ -251,6 +254,7 @@ class PreparedJob:
         except (OSError, ValueError) as error:
             raise RunFolderError(f"{out!s:.200}: cannot be made: {told(error)}") from None
         if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+            check_place(out)
             return None
         if not (out / "manifest.json").is_file():
             raise RunFolderError(f"{out}: is there and is no folder of pairs; give another --out")
@@ -264,6 +268,7 @@ class PreparedJob:
                 "remove it"
             )
         if found.meta.get("unfinished"):
+            check_place(out)
             check_replaceable(out)
         return found
 
@@ -400,7 +405,9 @@ class PreparedJob:
         """Do it all; where `is_done`, read what is there.
 
         Raises:
-            DataError: no pair can be made; nothing is written then.
+            NoPairs: no pair can be made; nothing is written then. `dropped` has what failed for reasons that
+                pass: empty where the same command would end so again.
+            DataError: an answer with neither labels nor a judge, a format without a row.
             JudgeError, StoreError: see `build_pairs`; or a budget was spent on the way. What was paid for is
                 in the store.
             RunFolderError: the samples' file is of another job, or something cannot be written.
@@ -449,15 +456,21 @@ class PreparedJob:
         with bar("judging and pairing", len(answers) * votes, judges):
             try:
                 pairs = self._build(answers)
-            except DataError as error:  # what came of sampling, and of files, says why
+            except NoPairs as error:  # what came of sampling, and of files, says why
+                failed.update(error.dropped)
+                unfinished = _passing(failed)
+                if unfinished:
+                    notes.append(
+                        f"{_listed(unfinished)}: the same command asks again for what failed"
+                    )
+                raise NoPairs([*error.problems, *notes], dropped=unfinished) from None
+            except DataError as error:
                 raise DataError([*error.problems, *notes]) from None
         failed.update(pairs.dropped)  # reasons, of which some are failures of the judge
-        unfinished = {
-            what: n for what, n in failed.items() if what.rpartition(": ")[2] in PASSING and n
-        }
+        unfinished = _passing(failed)
         if unfinished:
             notes.append(
-                f"not all that was wanted: {', '.join(f'{what} {n}' for what, n in unfinished.items())}. The "
+                f"not all that was wanted: {_listed(unfinished)}. The "
                 "same command asks again for what failed, and replaces these pairs"
             )
         audit = audit_pairs(
@@ -543,6 +556,15 @@ class PreparedJob:
             "unfinished": dict(unfinished),
             "versions": {"xyreward": importlib.metadata.version("xyreward")},
         }
+
+
+def _passing(failed: Mapping[str, int]) -> dict[str, int]:
+    """Of what failed, that which the next start of the command may not meet."""
+    return {what: n for what, n in failed.items() if what.rpartition(": ")[2] in PASSING and n}
+
+
+def _listed(failed: Mapping[str, int]) -> str:
+    return ", ".join(f"{what} {n}" for what, n in failed.items())
 
 
 def _stop_over_budget(failed: Mapping[str, int], wanted: int, what: str) -> None:

@@ -26,6 +26,7 @@ from xyreward.verdict import (
     Suggestion,
     odd_combinations,
 )
+from xyreward.words import whole
 
 T = TypeVar("T", bound=str)
 
@@ -268,10 +269,10 @@ def check_keys(name: str, data: object, keys: Sequence[str]) -> None:
 
 
 def read_text(name: str, value: object) -> str:
-    """A string. Raises Unread otherwise."""
+    """A string that UTF-8 has. Raises Unread otherwise."""
     if not isinstance(value, str):
         raise Unread("unparseable", f"{name} is {_shown(value)}, expected a text")
-    return value.strip()
+    return whole(value.strip())  # as the store has it
 
 
 def read_texts(name: str, value: object) -> list[str]:

@@ -1,4 +1,4 @@
-"""Words that messages of all modules need: singular or plural, near misses, sums of money, bounds."""
+"""Words that messages of all modules need: singular or plural, near misses, money, bounds, whole characters."""
 
 from __future__ import annotations
 
@@ -43,3 +43,8 @@ def dollars(usd: float, unpriced: int, *, of: str = "call") -> str:
     if unpriced and not usd:
         return f"unknown, for {more}"
     return f"{usd:,.4f}" + (f" and {more}" if unpriced else "")
+
+
+def whole(text: str) -> str:
+    """A text that UTF-8 has: half a surrogate pair, which models and servers leave, becomes a `?`."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

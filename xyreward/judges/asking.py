@@ -241,11 +241,11 @@ class ModelAsker:
         self.__dict__.update(state)
 
     def beside(self) -> ModelAsker:
-        """Another one of the same model, store, limits, budget and bill: to ask it other things.
+        """Another one of the same model, store, limits, budget, counts and bill: to ask it other things.
 
         Its calls go out one by one even where this one's travel in batches.
         """
-        return ModelAsker(
+        another = ModelAsker(
             self.endpoint,
             store=self.__dict__.get("store", self._store),  # the same connection, where it is open
             limits=self.dispatcher.limits,
@@ -253,6 +253,8 @@ class ModelAsker:
             run=self.run,
             prices=self.prices,
         )
+        another.stats = self.stats  # whoever shows what this one was paid shows all of it
+        return another
 
     def _check_budget(self, budget_usd: float) -> None:
         number = isinstance(budget_usd, int | float) and not isinstance(budget_usd, bool)

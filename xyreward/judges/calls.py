@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from xyreward.errors import JudgeError
 from xyreward.verdict import FailureKind, Usage
+from xyreward.words import whole
 
 if TYPE_CHECKING:
     from xyreward.judges.preflight import EndpointCheck
@@ -94,6 +95,11 @@ class Reply:
     model: str = ""
     """As the server names it: metadata, not part of any key."""
     request_id: str = ""
+
+    def __post_init__(self) -> None:
+        # As the store has it: what is made of a reply must not depend on where it was read from.
+        for name in ("text", "detail", "model", "request_id"):
+            object.__setattr__(self, name, whole(getattr(self, name)))
 
 
 class CallError(Exception):

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 from xyreward.errors import ConfigError, DataError
 from xyreward.items import Item, text_hash
@@ -25,6 +26,24 @@ from xyreward.pairs.rule import NEITHER, NEITHER_OVERCORRECTS, NOT_JUDGED, Rule
 from xyreward.scoring import run_sync
 from xyreward.splits import Splits, clusters_of
 from xyreward.words import counted, noun
+
+
+class NoPairs(DataError):  # noqa: N818  # reads as what it is
+    """No pair is left, or none can be made."""
+
+    def __init__(
+        self, problems: Sequence[str], *, dropped: Mapping[str, int] | None = None, shown: int = 20
+    ) -> None:
+        self.dropped = dict(dropped or {})
+        """Reason -> how many candidate pairs or answers were dropped for it."""
+        super().__init__(problems, shown=shown)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self)._of, (self.problems, self.dropped)
+
+    @classmethod
+    def _of(cls, problems: Sequence[str], dropped: Mapping[str, int]) -> NoPairs:
+        return cls(problems, dropped=dropped)
 
 
 def build_pairs(
@@ -114,15 +133,16 @@ def build_pairs(
         for pair in left:
             maker.drop("left out for balance", pair)
     if not pairs and made:
-        raise DataError(
+        raise NoPairs(
             [
                 f"no pair is left of {len(made)} that were made; dropped: {dict(maker.dropped)}. Controls "
                 f"are at most a share of control_share={control_share:g}, so that they need pairs of items "
                 "with a hidden goal; max_pairs and balance may leave room for none, raise them"
-            ]
+            ],
+            dropped=maker.dropped,
         )
     if not pairs:
-        raise DataError(
+        raise NoPairs(
             [
                 f"no pair can be made of {counted(len(items), f'{split} item')} with "
                 f"{counted(len(candidates), 'answer')}; "
@@ -130,7 +150,8 @@ def build_pairs(
                 f"goal_focused one and one of {', '.join(maker.rule.rejected_kinds)}, a control needs "
                 "direct and overcorrecting; of other answers, one that is to be taught and one that is "
                 "not (rule.margin_pairs takes others)"
-            ]
+            ],
+            dropped=maker.dropped,
         )
     # One order for all: pairs of one kind in a row would give batches of one kind.
     pairs.sort(key=lambda pair: _order(pair, seed))

@@ -408,14 +408,13 @@ def write_pairs(
         DataError: the audit is of another set, a format would have no row, or a text cannot be written as
             UTF-8.
         MissingDependency: a container needs a package that is not installed.
-        RunFolderError: the folder holds something else, or cannot be written.
+        RunFolderError: the folder holds something else, is the one that this process is in, or cannot be
+            written.
     """
     from xyreward.pairs.card import card
     from xyreward.pairs.page import page
 
-    target = Path(folder)
-    if target.is_symlink():
-        target = target.resolve()  # a folder takes the place of no link
+    target = check_place(folder)
     check_wanted(formats, containers)
     if problem := _foreign(audit, pair_set):
         raise DataError([f"{problem}; pass audit_pairs(pair_set)"])
@@ -668,6 +667,28 @@ def _put_in_place(partial: Path, target: Path, *, replace: bool = False) -> Path
         if target.is_dir() and any(target.iterdir()):  # another process was faster
             return _put_in_place(partial, target)
         raise
+    return target
+
+
+def check_place(folder: str | os.PathLike[str]) -> Path:
+    """Where pairs for this folder are put: itself, or what a link, `.` or `..` leads to.
+
+    Raises:
+        RunFolderError: a process is in it, this one. The set appears whole, as a new folder in the place of
+            the old one, which whoever stands in it would go on looking at.
+    """
+    target = Path(folder)
+    if target.is_symlink() or target.name in ("", ".."):
+        target = target.resolve()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # it was removed
+        return target
+    if target.is_dir() and target.resolve() in (here, *here.parents):
+        raise RunFolderError(
+            f"{folder}: is the folder that you are in, or holds it, and the pairs are a new folder in its "
+            "place; name one to be made, such as ./pairs, or start from elsewhere"
+        )
     return target
 
 

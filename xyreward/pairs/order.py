@@ -89,6 +89,7 @@ def check_order(
     askers = askers_of(judge, **options)
     for asker in askers:
         asker.on_outcome = on_outcome
+        paid, unknown = asker.stats.cost_usd, asker.stats.unpriced_calls  # for verdicts
         left = list(range(len(pairs)))
         for turn in range(2):
             outcomes = run_sync(_preferences(asker, [asked[i] for i in left], turn))
@@ -102,8 +103,8 @@ def check_order(
             left = again
         for i in left:
             agree[i]["yes"] += 1
-        unpriced = asker.stats.unpriced_calls > 0
-        cost = None if cost is None or unpriced else cost + asker.stats.cost_usd
+        unpriced = asker.stats.unpriced_calls > unknown
+        cost = None if cost is None or unpriced else cost + asker.stats.cost_usd - paid
     kept: list[Pair] = []
     dropped: list[tuple[Pair, str]] = []
     for pair, said in zip(pairs, agree, strict=True):

@@ -44,6 +44,7 @@ from xyreward.reading import ReadingProblem
 from xyreward.rubric import TYPICAL_OUTPUT_TOKENS
 from xyreward.scoring import run_sync
 from xyreward.verdict import JudgeFailure
+from xyreward.words import whole
 
 REMOTE = ("chat:", "anthropic:")
 
@@ -363,7 +364,7 @@ def _candidate(
     return Candidate(
         item_id=item.id,
         # As a file of UTF-8 has it: the same candidate, whether it was read from one or not.
-        text=text.encode("utf-8", "replace").decode(),
+        text=whole(text),
         source="on_policy",
         origin=origin,
         details={

@@ -43,6 +43,7 @@ from xyreward.store.database import ELSEWHERE, Database
 from xyreward.store.ledger import Ledger
 from xyreward.store.owners import Presence
 from xyreward.verdict import Usage
+from xyreward.words import whole
 
 RecordKind = Literal["verdict", "grounding", "completion", "comparison"]
 """Labels of an answer; what a bare query is after; a text that a model wrote (`pairs/sampling.py`,
@@ -403,7 +404,7 @@ def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{name} is {value!r:.80}, expected a string")
     # A model can write half of a surrogate pair, which UTF-8 does not have. No reason to lose a verdict.
-    return value.encode("utf-8", "replace").decode("utf-8")
+    return whole(value)
 
 
 def canonical(identity: Mapping[str, str]) -> str:

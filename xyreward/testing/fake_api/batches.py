@@ -184,7 +184,7 @@ class Batches:
             if i % ROWS_AT_A_TIME == 0:
                 await asyncio.sleep(0)
         draws(settings.seed, batch.name.encode(), "order").shuffle(lines)  # the API promises none
-        batch.results = "".join(f"{line}\n" for line in lines).encode()
+        batch.results = "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
         self._books.batch_rows += batch.counts
         batch.ended_at = datetime.now(UTC)
 

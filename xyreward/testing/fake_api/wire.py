@@ -64,4 +64,6 @@ class RequestProblem(Exception):  # noqa: N818  # it is the answer, not a failur
 
 def json_response(payload: Any, status: int = 200) -> Response:
     """A response with a JSON body."""
-    return Response(status=status, body=json.dumps(payload, ensure_ascii=False).encode())
+    # Half a surrogate pair is JSON where it is escaped, and some servers send it.
+    body = json.dumps(payload, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    return Response(status=status, body=body)
