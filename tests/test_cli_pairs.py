@@ -207,6 +207,23 @@ def test_a_dry_run_sends_and_writes_nothing(run: Run, api: FakeAPI, tmp_path: Pa
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_a_dry_run_wants_no_key_and_the_command_itself_does(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    monkeypatch.setenv("XYREWARD_STORE", str(tmp_path / "store.sqlite"))
+    haiku, sonnet = "anthropic:claude-haiku-4-5", "anthropic:claude-sonnet-5-5"
+    asked = ["--sources", "contrastive,on_policy", "--writer", haiku, "--policy", haiku]
+    given = ["pairs", "--items", "mini", *asked, "--judge", sonnet, "--out", "mine"]
+    planned = run(*given, "--dry-run")
+    assert planned.status == 0, planned.err
+    assert f"writing 288 answers with {haiku}: 144 calls to make" in planned.out
+    done = run(*given)
+    assert done.status == 2
+    assert "no key was found" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_bill_of_sampling_and_judging_is_shown(run: Run, api: FakeAPI, tmp_path: Path) -> None:
     done = run(*command(api, tmp_path, "--out", "mine", "--run", "together"))
     assert done.status in (0, 1), done.err
