@@ -2,7 +2,7 @@
 
 import pytest
 
-from xyreward.words import counted, did_you_mean, dollars, noun
+from xyreward.words import counted, did_you_mean, dollars, noun, of_whom
 
 
 def test_one_thing_is_singular_and_all_else_plural() -> None:
@@ -35,3 +35,17 @@ def test_only_what_is_close_is_suggested() -> None:
 )
 def test_an_unknown_price_is_never_0(usd: float, unpriced: int, told: str) -> None:
     assert dollars(usd, unpriced) == told
+
+
+@pytest.mark.parametrize(
+    ("name", "alone", "of_two"),
+    [
+        ("before", "the policy", "before"),
+        ("before.oracle", "the policy, told the goal", "before, told the goal"),
+        ("after", "after", "after"),
+        ("after.oracle", "after, told the goal", "after, told the goal"),
+        ("reference.goal_focused", "reference: goal focused", "reference: goal focused"),
+    ],
+)
+def test_there_is_a_before_only_where_there_is_an_after(name: str, alone: str, of_two: str) -> None:
+    assert (of_whom(name, two=False), of_whom(name, two=True)) == (alone, of_two)
