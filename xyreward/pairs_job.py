@@ -28,7 +28,7 @@ from xyreward.judges import Judge, described, joined_options, load_asker, load_j
 from xyreward.judges.asking import ModelAsker, nothing_sent, run_of_environment
 from xyreward.judges.panel import model_judges
 from xyreward.judges.transport import without_credentials
-from xyreward.pairs.answers import line_of, read_answers
+from xyreward.pairs.answers import line_of, none_belongs, read_answers
 from xyreward.pairs.audit import Audit, AuditLimits, audit_pairs
 from xyreward.pairs.build import build_pairs, pairs_to_check
 from xyreward.pairs.candidates import Candidate, Judged, references
@@ -168,20 +168,27 @@ class PreparedJob:
         self.tokens = self._tokens()
         self.of_files: list[Candidate] = []
         self._notes: list[str] = []
+        problems: list[str] = []
         for file in job.answers:
+            path = Path(file).expanduser()
             found = read_answers(
-                Path(file).expanduser(),
+                path,
                 self.items,
                 columns=job.columns,
                 source="cross_model",
+                origin=job.origin,
                 skip_unknown=True,
+                section="",
             )
+            problems += none_belongs(found, path, f"the {job.split} side", self.items)
             self.of_files += found.candidates
             self._notes.append(
                 f"{file}: {len(found.candidates):,} of {counted(found.rows, 'answer')}; "
                 f"{found.unknown} {noun(found.unknown, 'is', 'are')} to other items, {found.truncated} "
                 f"{noun(found.truncated, 'was', 'were')} cut at {noun(found.truncated, 'its', 'their')} limit"
             )
+        if problems:
+            raise DataError(problems)
         self.there: PairFolder | None = self._there()
         """What an earlier start of this job has left in `out`."""
 
