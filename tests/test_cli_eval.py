@@ -173,6 +173,22 @@ def test_the_bill_is_exact_before_and_nothing_is_left_of_it_after(
     assert api.stats.billed == paid
 
 
+def test_a_dry_run_wants_no_key_and_the_run_itself_does(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    monkeypatch.setenv("XYREWARD_STORE", str(tmp_path / "store.sqlite"))
+    claude = "anthropic:claude-sonnet-5-5"
+    given = ["eval", "--policy", claude, "--judge", f"panel:{claude},anthropic:claude-haiku-4-5"]
+    planned = run(*given, "--limit", "2", "--out", "mine", "--dry-run")
+    assert planned.status == 0, planned.err
+    assert f"writing: 4 answers of {claude}: 4 calls to make" in planned.out
+    done = run(*given, "--limit", "2", "--out", "mine")
+    assert done.status == 2
+    assert "no key was found" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_of_answers_is_a_policy(run: Run, tmp_path: Path) -> None:
     policy, judge = file_of_answers(tmp_path)
     arguments = ["eval", "--policy", policy, "--judge", judge]

@@ -943,7 +943,7 @@ def test_a_dry_run_leaves_neither_a_store_nor_a_splits_lock(
     tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XYREWARD_STORE", str(tmp_path / "store.sqlite"))
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)  # nor does it want a key
     on_policy(tmp_path, tiny)
     before = sorted(tmp_path.iterdir())
     lock = f"splits_lock={tmp_path / 'splits.json'}"

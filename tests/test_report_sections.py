@@ -331,7 +331,8 @@ def test_reference_answers_stand_in_a_table_of_their_own() -> None:
     assert second[2] == ""
     assert second[6].startswith("100 [")
     assert (
-        "without labels reference.goal_focused, xy items: 1 of 8 answers (12.5%): 1 timeout" in page
+        "without labels, reference: goal focused, xy items: 1 of 8 answers (12.5%): 1 timeout"
+        in page
     )
     bounds = {m["key"]: m["failure_bounds"] for m in report["conditions"][1]["metrics"]}
     assert bounds["misconception"] == [7 / 8, 1.0]
@@ -342,7 +343,7 @@ def test_notes_of_conditions_say_whose_they_are_unless_they_are_of_all() -> None
     (note,) = bare.notes
     assert note.startswith("2 of 2 items have no pair of reference answers")
     alone = build_report(BEFORE, conditions={"reference.literal": bare})
-    assert alone["notes"] == [f"reference.literal: {note}"]
+    assert alone["notes"] == [f"reference: literal: {note}"]
     assert build_report(bare, conditions={"reference.literal": bare})["notes"] == [note]
 
 
@@ -400,7 +401,7 @@ def test_failures_have_rates_with_intervals_by_kind_of_item() -> None:
     assert (xy["failed"]["value"], xy["abstained"]["value"]) == (0.2, 0.1)
     assert control["failed"]["value"] == 0
     page = to_markdown(report)
-    (line,) = [ln for ln in page.splitlines() if ln.startswith("- without labels before, xy")]
+    (line,) = [ln for ln in page.splitlines() if ln.startswith("- without labels, the policy, xy")]
     assert re.fullmatch(r".*: 2 of 10 answers \(20\.0% \[0\.0, .*\]\): 1 refused, 1 timeout", line)
     assert "- no judgement failed, of 12 answers" in to_markdown(build_report(BEFORE))
 

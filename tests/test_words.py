@@ -2,7 +2,7 @@
 
 import pytest
 
-from xyreward.words import counted, did_you_mean, dollars, noun, with_failures
+from xyreward.words import counted, did_you_mean, dollars, noun, of_whom, with_failures
 
 
 def test_one_thing_is_singular_and_all_else_plural() -> None:
@@ -51,3 +51,17 @@ def test_bounds_are_told_in_the_unit_of_their_metric(
     bounds: tuple[float, float] | None, unit: str, signed: bool, told: str
 ) -> None:
     assert with_failures(bounds, unit, signed=signed) == told
+
+
+@pytest.mark.parametrize(
+    ("name", "alone", "of_two"),
+    [
+        ("before", "the policy", "before"),
+        ("before.oracle", "the policy, told the goal", "before, told the goal"),
+        ("after", "after", "after"),
+        ("after.oracle", "after, told the goal", "after, told the goal"),
+        ("reference.goal_focused", "reference: goal focused", "reference: goal focused"),
+    ],
+)
+def test_there_is_a_before_only_where_there_is_an_after(name: str, alone: str, of_two: str) -> None:
+    assert (of_whom(name, two=False), of_whom(name, two=True)) == (alone, of_two)

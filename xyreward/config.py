@@ -126,6 +126,10 @@ class _PairSettings(_Section):
     """Where answers come from: `references`, `on_policy`, `cross_model` (with `answers`), `contrastive`."""
     answers: tuple[str, ...] = ()
     """Files with answers of models, for source `cross_model`; see docs/pairs.md."""
+    columns: dict[str, str] = Field(default_factory=dict)
+    """Field -> column, for files of answers with names of their own."""
+    origin: str | None = Field(default=None, min_length=1)
+    """Who wrote all answers of the files. None: each row says so."""
     on_policy: SamplingConfig = SamplingConfig()
     judge: str | None = None
     """Judges every candidate. None: reference answers by their labels; other sources need one."""
@@ -144,6 +148,15 @@ class _PairSettings(_Section):
         if ("cross_model" in self.sources) != bool(self.answers):
             raise ValueError(
                 "source cross_model and answers (files) go together, found one of them"
+            )
+        if self.columns and not self.answers:
+            raise ValueError(
+                "columns are of files of answers, and none is given; name them in answers (items have "
+                "columns of their own: items.0.columns)"
+            )
+        if self.origin is not None and not self.answers:
+            raise ValueError(
+                "origin is of files of answers, and none is given; name them in answers"
             )
         if self.judge is None and set(self.sources) - {"references"}:
             raise ValueError(
@@ -198,8 +211,6 @@ class PairsJob(_PairSettings):
     splits_lock: str | None = None
     split: Literal["train", "dev", "test"] = "train"
     """Side that the pairs are of. The others are held out."""
-    columns: dict[str, str] = Field(default_factory=dict)
-    """Field -> column, for files of answers with names of their own."""
     policy: PolicyConfig = PolicyConfig()
     """Who is sampled, for source `on_policy`; also `chat:<model>@<base_url>`, `anthropic:<model>`."""
     policy_options: dict[str, Any] = Field(default_factory=dict)
@@ -228,11 +239,6 @@ class PairsJob(_PairSettings):
             raise ValueError("source contrastive and writer go together, found one of them")
         if self.writer is None and (self.writer_options or self.contrast != Contrast()):
             raise ValueError("contrast and writer_options are for a writer; name one in writer")
-        if self.columns and not self.answers:
-            raise ValueError(
-                "columns are of files of answers, and none is given; name them in answers (items have "
-                "columns of their own: items.0.columns)"
-            )
         if self.order_check and self.judge is None:
             raise ValueError("order_check needs a judge")
         if self.policy_options and not ("on_policy" in self.sources and self.policy_is_remote):

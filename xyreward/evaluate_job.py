@@ -17,6 +17,7 @@ from xyreward.config import Arguments, EvaluateRecipe
 from xyreward.errors import ConfigError
 from xyreward.evaluation import Evaluation, is_lacking
 from xyreward.judges import joined_options, options_of
+from xyreward.judges.asking import nothing_sent
 
 SET_HERE = frozenset({"votes", "batches", "schema", "max_tokens", "temperature"})
 """Options of judges that a policy does not have, or that the evaluation sets."""
@@ -69,9 +70,10 @@ class PreparedEvaluation:
     _found: Evaluation | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        recipe.check_before_evaluation(self.config)
-        self.data = recipe.load_data(self.config, dry_run=self.arguments.dry_run)
-        recipe.check_evaluation(self.config, self.data)
+        with nothing_sent(self.arguments.dry_run):
+            recipe.check_before_evaluation(self.config)
+            self.data = recipe.load_data(self.config, dry_run=self.arguments.dry_run)
+            recipe.check_evaluation(self.config, self.data)
 
     def print_estimate(self) -> None:
         """Say what it would take. Sends nothing."""

@@ -1221,7 +1221,9 @@ def elsewhere(config: EvaluateRecipe, data: Data) -> RemotePolicy | FilePolicy:
             f"policy_options: a file of answers has no {', '.join(strange)}; known are "
             f"{', '.join(sorted(known))}"
         )
-    return FilePolicy.load(config.policy.model, data.held_out, **config.policy_options)
+    return FilePolicy.load(
+        config.policy.model, data.held_out, section="policy_options.", **config.policy_options
+    )
 
 
 def check_evaluation(config: Recipe, data: Data) -> None:

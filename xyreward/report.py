@@ -35,6 +35,7 @@ from xyreward.published import Published
 from xyreward.report_markdown import EXPLAINED, to_markdown
 from xyreward.stats import Estimate
 from xyreward.strict_json import parse_json
+from xyreward.words import of_whom
 
 __all__ = ["EXPLAINED", "SCHEMA", "build_report", "read_report", "to_json", "to_markdown"]
 
@@ -129,7 +130,10 @@ def _notes(evaluations: Mapping[str, Evaluation], others: Mapping[str, Evaluatio
     """Each once; those of conditions, unless they are of all, with whose they are."""
     found = dict.fromkeys(note for one in evaluations.values() for note in one.notes)
     own = [
-        f"{name}: {note}" for name, one in others.items() for note in one.notes if note not in found
+        f"{of_whom(name, two='after' in evaluations)}: {note}"
+        for name, one in others.items()
+        for note in one.notes
+        if note not in found
     ]
     return [*found, *own]
 

@@ -16,7 +16,7 @@ from xyreward.evaluation import METRICS, Headline
 from xyreward.markdown import code, plain
 from xyreward.published import Band, beside_of_report
 from xyreward.stats import Estimate
-from xyreward.words import noun, with_failures
+from xyreward.words import noun, of_whom, with_failures
 
 EXPLAINED = "xyreward's docs/report.md"
 KINDS = {"xy": "items with a hidden goal", "control": "controls", None: "all items"}
@@ -652,6 +652,7 @@ def _label(name: str) -> str:
 
 
 def _failure_lines(report: Data) -> list[str]:
+    two = "after" in report["policies"]
     found = dict(report["failures"])
     found |= {c["name"]: c["failures"] for c in report.get("conditions") or [] if c["metrics"]}
     counts = [(name, f) for name, kinds in found.items() for f in kinds]
@@ -671,7 +672,7 @@ def _failure_lines(report: Data) -> list[str]:
         if rate and (e := _estimate(rate["failed"])) and e.low is not None and e.high is not None:
             share += f" [{100 * e.low:.1f}, {100 * e.high:.1f}]"
         out.append(
-            f"- without labels {plain(name)}, {f['kind']} items: {f['failed']} of "
+            f"- without labels, {plain(of_whom(name, two=two))}, {f['kind']} items: {f['failed']} of "
             f"{f['judged'] + f['failed']} {noun(f['judged'] + f['failed'], 'answer')} ({share})"
             + (f": {reasons}" if reasons else "")
         )

@@ -34,7 +34,7 @@ from xyreward.runs import RunFolder
 from xyreward.self_contained import as_script, render
 from xyreward.stats import Estimate
 from xyreward.verdict import FOCUS_VALUES
-from xyreward.words import with_failures
+from xyreward.words import of_whom, with_failures
 
 PAGE = "report.html"
 DATA = "report_data"
@@ -190,7 +190,7 @@ def _index(
         turns = _turns(items.get(entry.item_id))
         gists.append((turns[-1][1] if turns else _text(row.answer or ""))[:GIST])
     return {
-        "names": [figures.told(name) for name in evaluations],
+        "names": [of_whom(name, two="after" in evaluations) for name in evaluations],
         "policies": [_text(e.policy) for e in evaluations.values()],
         "failures": list(failures),
         "focus": list(FOCUS_VALUES),
@@ -388,7 +388,11 @@ def _tables(report: Mapping[str, Any]) -> dict[str, Any]:
         "sources": _sources(groups, {m["key"]: m["title"] for m in report["metrics"]}, two),
         "implicit": _implicit(report),
         "failures": [
-            {"name": name, **f, "reasons": ", ".join(f"{n} {k}" for k, n in f["by_kind"].items())}
+            {
+                "name": of_whom(name, two=two),
+                **f,
+                "reasons": ", ".join(f"{n} {k}" for k, n in f["by_kind"].items()),
+            }
             for name, kinds in report["failures"].items()
             for f in kinds
             if f["failed"]

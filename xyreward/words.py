@@ -48,3 +48,21 @@ def dollars(usd: float, unpriced: int, *, of: str = "call") -> str:
 def whole(text: str) -> str:
     """A text that UTF-8 has: half a surrogate pair, which models and servers leave, becomes a `?`."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def of_whom(name: str, *, two: bool) -> str:
+    """Whose answers an evaluation is of, in words.
+
+    Args:
+        name: of the evaluation in a report: `before`, `after.oracle`, `reference.goal_focused`.
+        two: whether there are a policy before and one after. `before` is else the only one.
+    """
+    first, _, rest = name.partition(".")
+    rest = rest.replace("_", " ")
+    if first == "reference" and rest:
+        return f"reference: {rest}"
+    if first == "before" and not two:
+        first = "the policy"
+    if not rest:
+        return first
+    return f"{first}, told the goal" if rest == "oracle" else f"{first}, {rest}"
