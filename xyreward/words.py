@@ -1,4 +1,4 @@
-"""Words that messages of all modules need: singular or plural, near misses, money, bounds, whole characters."""
+"""Words that messages of all modules need: singular or plural, near misses, money, bounds, characters."""
 
 from __future__ import annotations
 
