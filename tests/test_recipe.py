@@ -463,6 +463,28 @@ def test_damaged_files_of_a_resumed_run_are_named_with_what_to_do(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("key", ["judge", "rubric_version"])
+def test_an_evaluation_of_another_judge_is_not_gone_on_with(
+    tmp_path: Path, tiny: str, key: str
+) -> None:
+    settings = config(
+        tmp_path, tiny, evaluation={"parts": ["writing"], "limit": 1, "max_new_tokens": 4}
+    )
+    data = recipe.load_data(settings)
+    run = recipe.Run(settings, Arguments(PATH, resume=False))
+    policy = run.load_policy()
+    run.evaluate("before", policy, data)
+    del run
+    file = tmp_path / "run/before.jsonl"
+    head, rest = file.read_text().split("\n", 1)
+    file.write_text(json.dumps({**json.loads(head), key: "of last year"}) + "\n" + rest)
+    resumed = recipe.Run(settings, Arguments(PATH, resume=True))
+    with pytest.raises(
+        RunFolderError, match=r"before\.jsonl: was judged by .*of last year.*does not compare"
+    ):
+        resumed.evaluate("before", policy, data)
+
+
 def test_a_policy_is_not_evaluated_on_what_it_was_trained_on(tmp_path: Path, tiny: str) -> None:
     """Under other splits than those of its training, an item can be on the test side."""
     settings, lora = recipe.dpo_settings(wanted := config(tmp_path, tiny), PATH)

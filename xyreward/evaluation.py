@@ -322,7 +322,7 @@ def evaluate(
     return Evaluation(
         policy=policy.name,
         rows=tuple(Row(**row) for row in rows),
-        judge=_named(judged_by) if judged_by else None,
+        judge=judge_name(judged_by) if judged_by else None,
         rubric_version=judged_by.rubric_version if judged_by else None,
         parts=tuple(parts),
         condition=condition,
@@ -378,7 +378,7 @@ def ask_again(
     if "writing" in found.parts:
         judged_by = load_judge(judge)
         for what, was, now in (
-            ("judge", found.judge, _named(judged_by)),
+            ("judge", found.judge, judge_name(judged_by)),
             ("rubric", found.rubric_version, judged_by.rubric_version),
         ):
             if was != now:
@@ -455,7 +455,7 @@ def evaluate_references(
     return Evaluation(
         policy=f"reference:{kind}",
         rows=tuple(Row(**row) for row in rows),
-        judge=_named(judged_by),
+        judge=judge_name(judged_by),
         rubric_version=judged_by.rubric_version,
         parts=("writing",),
         condition=f"reference:{kind}",
@@ -496,10 +496,10 @@ def _asking(item: Item, messages: Sequence[Mapping[str, str]]) -> Item:
     )
 
 
-def _named(judge: Judge) -> str:
+def judge_name(judge: Judge) -> str:
     """A judge's name without an address: a server that comes back at another port is the same judge."""
     if isinstance(judge, PanelJudge):
-        return f"panel:{','.join(map(_named, judge.members))}"
+        return f"panel:{','.join(map(judge_name, judge.members))}"
     return without_url(judge.name)
 
 
@@ -555,7 +555,7 @@ def _judge_rows(
     with _told_of(judge, len(answered), progress):
         judged = kept.whole(
             "judging",
-            {"judge": _named(judge), "rubric_version": judge.rubric_version},
+            {"judge": judge_name(judge), "rubric_version": judge.rubric_version},
             partially(_all_judged, *asked, judge),
             lambda found: not any(one.get("failure") for one in found),
         )

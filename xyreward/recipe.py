@@ -74,6 +74,7 @@ from xyreward.evaluation import (
     asks_again,
     evaluate,
     evaluate_references,
+    judge_name,
     letter_questions,
     told_the_goal,
 )
@@ -904,12 +905,27 @@ class Run:
         if text is None:
             return None
         try:
-            ids = list(dict.fromkeys(row.item_id for row in Evaluation.from_jsonl(text).rows))
+            found = Evaluation.from_jsonl(text)
+            ids = list(dict.fromkeys(row.item_id for row in found.rows))
             if ids != list(expected):
                 raise ValueError(f"{len(ids)} items that are not the {len(expected)} of this run")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise self.folder.damaged(file, error) from None
+        self._refuse_another_judge(file, found)
         return text
+
+    def _refuse_another_judge(self, file: str, kept: Evaluation) -> None:
+        """Before anything is asked: verdicts of two judges, or of two rubric versions, do not compare."""
+        if kept.rubric_version is None or "writing" not in self.config.evaluation.parts:
+            return
+        ours = judge_name(self.judge), self.judge.rubric_version
+        if (kept.judge, kept.rubric_version) != ours:
+            raise RunFolderError(
+                f"{self.folder.path / file}: was judged by {kept.judge!r:.200} "
+                f"({kept.rubric_version!r:.80}), and would go on with {ours[0]!r:.200} ({ours[1]!r:.80}), which "
+                "does not compare; go on with the version of xyreward that began it (environment.json), or "
+                "name another folder"
+            )
 
     def _completed(
         self, name: str, kept: str, policy: Evaluated | None, items: Sequence[Item]
