@@ -922,8 +922,8 @@ class Run:
         if (kept.judge, kept.rubric_version) != ours:
             raise RunFolderError(
                 f"{self.folder.path / file}: was judged by {kept.judge!r:.200} "
-                f"({kept.rubric_version!r:.80}), and would go on with {ours[0]!r:.200} ({ours[1]!r:.80}), which "
-                "does not compare; go on with the version of xyreward that began it (environment.json), or "
+                f"({kept.rubric_version!r:.80}), and would go on with {ours[0]!r:.200} ({ours[1]!r:.80}), "
+                "which does not compare; go on with the version of xyreward that began it (environment.json), or "
                 "name another folder"
             )
 
