@@ -923,8 +923,8 @@ class Run:
             raise RunFolderError(
                 f"{self.folder.path / file}: was judged by {kept.judge!r:.200} "
                 f"({kept.rubric_version!r:.80}), and would go on with {ours[0]!r:.200} ({ours[1]!r:.80}), "
-                "which does not compare; go on with the version of xyreward that began it (environment.json), or "
-                "name another folder"
+                "which does not compare; go on with the version of xyreward that began it "
+                "(environment.json), or name another folder"
             )
 
     def _completed(
