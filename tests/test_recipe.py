@@ -25,6 +25,7 @@ from xyreward.config import (
     DPORecipe,
     EvaluateRecipe,
     EvaluationConfig,
+    GRPORecipe,
     ItemsConfig,
     PairsConfig,
     Places,
@@ -638,6 +639,61 @@ def test_a_report_of_a_run_that_diverged_is_written(tmp_path: Path, tiny: str) -
     run.finish(one, one, {"mean training loss": "not finite: it diverged"})
     assert "not finite on 1 of 1 items" in (tmp_path / "run/report.md").read_text()
     assert json.loads((tmp_path / "run/report.json").read_text())["metrics"] == []
+
+
+@pytest.mark.parametrize(
+    ("of_pairs", "evaluates", "told"),
+    [
+        ("local", "local", True),
+        ("local", "panel:chat:a,local", True),
+        ("local", "chat:a", False),
+        ("labels", "local", False),
+    ],
+)
+def test_a_judge_that_trains_and_evaluates_is_told_beside_the_headline(
+    tmp_path: Path, tiny: str, of_pairs: str, evaluates: str, told: bool
+) -> None:
+    wanted = config(tmp_path, tiny)
+    run = recipe.Run(wanted, Arguments(PATH, resume=False))
+    data = recipe.load_data(wanted)
+    found = training_pairs.make_pairs(wanted, replace(data, train=data.train[:20]))
+    pairs = [
+        replace(
+            pair,
+            chosen_answer=replace(pair.chosen_answer, judge=of_pairs),
+            rejected_answer=replace(pair.rejected_answer, judge=of_pairs),
+        )
+        for pair in found.pairs
+    ]
+    assert pairs
+    run.record_data(data, replace(found, pairs=tuple(pairs)))
+    one = Evaluation("p", (Row("a", "xy", "s", "d", "en", "a"),), evaluates, "v", ("writing",))
+    run.finish(one, one, {})
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    assert bool(report["headline_notes"]) == told
+    page = (tmp_path / "run/report.md").read_text().split("\n| ")[0]
+    assert ("Judge local evaluates here and judged the pairs of the training" in page) == told
+    assert (
+        "judged the pairs of the training" in (tmp_path / "run/report.html").read_text()
+    ) == told
+
+
+@pytest.mark.parametrize(("evaluates", "told"), [("local", True), ("chat:a", False)])
+def test_a_judge_of_rewards_that_evaluates_is_told_beside_the_headline(
+    tmp_path: Path, tiny: str, evaluates: str, told: bool
+) -> None:
+    wanted = GRPORecipe.model_validate(
+        {
+            "policy": {"model": tiny},
+            "evaluation": {"parts": ["preference"]},
+            "output_dir": str(tmp_path / "run"),
+        }
+    )
+    run = recipe.Run(wanted, Arguments(PATH, resume=False))
+    one = Evaluation("p", (Row("a", "xy", "s", "d", "en", "a"),), evaluates, "v", ("writing",))
+    run.finish(one, one, {})
+    page = (tmp_path / "run/report.md").read_text().split("\n| ")[0]
+    assert ("Judge local evaluates here and gave the rewards" in page) == told
 
 
 def test_a_terminal_that_has_gone_or_knows_only_ascii_does_not_end_a_run(

@@ -20,7 +20,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -100,6 +100,7 @@ from xyreward.pairs.held_out import HeldOut
 from xyreward.pairs.sampling import sample
 from xyreward.partial import Partial
 from xyreward.policy import Policy, bf16_is_fast, default_device, load_policy
+from xyreward.prices import without_url
 from xyreward.rehearsal import Attempt, culprits, rehearse
 from xyreward.report_page import write_page
 from xyreward.runs import LOGS, PARTIAL_EVALUATION, ROUND, RunFolder
@@ -484,7 +485,9 @@ def _finish_rounds(config: DPORecipe, top: RunFolder) -> None:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise folder.damaged(name, error) from None
 
-    of_rounds = [read(folder, "report.json", json.loads)["facts"] for folder in folders]
+    of_all = [read(folder, "report.json", json.loads) for folder in folders]
+    of_rounds = [one["facts"] for one in of_all]
+    noted = dict.fromkeys(note for one in of_all for note in one.get("headline_notes", ()))
     facts = {
         "rounds": config.rounds,
         "report of each round": f"{ROUND}1/report.md, ...",
@@ -501,6 +504,7 @@ def _finish_rounds(config: DPORecipe, top: RunFolder) -> None:
         both["before"],
         both["after"],
         facts=facts,
+        headline_notes=list(noted),
         max_failure_rate=config.evaluation.max_failure_rate,
         seed=config.seed,
     )
@@ -533,6 +537,8 @@ class Run:
         self.device: str = self.state.device.type
         if self.device == "cpu" and not isinstance(self.state, _Alone):
             _use_all_cores()
+        self.trained_by: frozenset[str] = frozenset()
+        """Names of the judges of the pairs that are trained on."""
         self.seconds: dict[str, float] = {}
         """What each step of this session took; a resumed run counts anew."""
         self.held_out: tuple[Item, ...] = ()
@@ -616,6 +622,11 @@ class Run:
             facts["prompts hash"] = trained.hash[:12]
         elif trained is not None:
             pairs = trained
+            self.trained_by = frozenset(
+                side.judge
+                for pair in pairs.pairs
+                for side in (pair.chosen_answer, pair.rejected_answer)
+            )
             facts["pairs"] = len(pairs.pairs)
             facts["pairs from controls"] = f"{pairs.control_share:.0%}"
             facts["pairs left out"] = dict(pairs.dropped)
@@ -985,6 +996,7 @@ class Run:
                 "seconds": self.seconds,
                 "peak memory, GiB": peak_memory_gib(),
             },
+            headline_notes=self._headline_notes(before),
             max_failure_rate=self.config.evaluation.max_failure_rate,
             seed=self.config.seed,
         )
@@ -999,6 +1011,22 @@ class Run:
             self.say(f"== {lost}")
         self.say("\n" + reports.to_markdown(report))
         self.say(f"All of it is in {self.folder.path}")
+
+    def _headline_notes(self, found: Evaluation) -> list[str]:
+        """Whether the judge that evaluates made the training signal, too, or a member of it did."""
+        trained = self.trained_by
+        if isinstance(self.config, GRPORecipe):
+            from xyreward.grpo import judges_of_training
+
+            trained |= {judges_of_training(self.config)["judge of rewards"].name}
+        shared = _single_judges({found.judge or ""}) & _single_judges(trained)
+        if not shared:
+            return []
+        what = "gave the rewards" if isinstance(self.config, GRPORecipe) else "judged the pairs"
+        return [
+            f"Judge {', '.join(sorted(shared))} evaluates here and {what} of the training: what the policy "
+            "learned of its errors looks like progress. evaluation.judge sets another."
+        ]
 
     def card(self, mark: Mark, trained: PairSet | Prompts, *, adapter: bool) -> Card:
         """What makes the card of something trained from further facts; see `model_card`.
@@ -1070,6 +1098,12 @@ class Run:
 def _sum_of(usd: float, unpriced: int) -> float | str:
     """A sum of money for a report; never 0 where that only means that no price is known."""
     return "unknown" if unpriced and not usd else round(usd, 4)
+
+
+def _single_judges(names: Iterable[str]) -> frozenset[str]:
+    """Judges by these names, members of panels one by one, without addresses of servers."""
+    singles = (one for name in names for one in name.removeprefix("panel:").split(","))
+    return frozenset(without_url(one.strip()) for one in singles) - {""}
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ def build_report(
     *,
     conditions: Mapping[str, Evaluation] | None = None,
     facts: Mapping[str, Any] | None = None,
+    headline_notes: Sequence[str] = (),
     max_failure_rate: float = 0.05,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -62,6 +63,7 @@ def build_report(
             `after.oracle` (the policy was told the goal), `reference.<kind of answer>`. Of one judge with
             one rubric, as before and after are.
         facts: what to record beside the figures (hashes, versions, what was trained on).
+        headline_notes: what must be known of the headline, in sentences; they stand beside it.
         max_failure_rate: share of failed judgements above which there is no headline.
         seed: of all resampling.
 
@@ -82,6 +84,7 @@ def build_report(
         "rubric_version": before.rubric_version,
         "items": _items(before),
         "headline": {name: asdict(value) for name, value in heads.items()},
+        "headline_notes": list(headline_notes),
         "metrics": [_line(line, before, after, failed=failed) for line in lines],
         "label_tests": [
             {"key": t.metric.key, "title": t.metric.title, "kind": t.metric.kind}

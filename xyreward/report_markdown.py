@@ -112,6 +112,8 @@ def _headline_lines(report: Data) -> list[str]:
         else:
             interval = with_interval(head.value, head.low, head.high, "+.2f", head.why)
             out.append(f"- {name}: {interval}")
+    if notes := report.get("headline_notes"):
+        out += ["", *map(plain, notes)]
     return out
 
 

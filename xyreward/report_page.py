@@ -397,7 +397,7 @@ def _tables(report: Mapping[str, Any]) -> dict[str, Any]:
             for f in kinds
             if f["failed"]
         ],
-        "notes": [_text(note) for note in report["notes"]],
+        "notes": [_text(note) for note in (*report.get("headline_notes", ()), *report["notes"])],
         "facts": [(_text(k), _fact(v)) for k, v in report["facts"].items()],
     }
 

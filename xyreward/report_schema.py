@@ -384,6 +384,8 @@ class Report(_Strict):
     """Held-out items."""
     headline: dict[Compared, Headline]
     """Of each policy, and the change."""
+    headline_notes: list[str] = []
+    """What must be known of it: one judge trained and evaluated."""
     metrics: list[Metric]
     """The main table."""
     label_tests: list[LabelTest]
