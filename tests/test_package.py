@@ -1,3 +1,4 @@
+import ast
 import importlib
 import json
 import re
@@ -136,6 +137,19 @@ def test_importing_the_package_imports_only_what_is_in_it() -> None:
     code = "import sys; before = set(sys.modules); import xyreward; "
     code += "print(sorted(m for m in set(sys.modules) - before if m.startswith('xyreward')))"
     assert python(code) == "['xyreward']"
+
+
+def test_no_module_imports_a_private_name_of_another() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {name.name} of {node.module}"
+        for folder in ("xyreward", "recipes", "examples")
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "xyreward"
+        for name in node.names
+        if name.name.startswith("_") and not name.name.startswith("__")
+    ]
+    assert found == []
 
 
 # ---------------------------------------------------------------- shipped configurations

@@ -30,12 +30,12 @@ from xyreward.evaluation import (
     Headline,
     Metric,
     Row,
-    _sum,
     column,
     failure_bounds,
     failure_bounds_of_change,
     failures,
     headline,
+    headline_of,
 )
 from xyreward.items import ItemKind
 from xyreward.markdown import code, plain
@@ -353,7 +353,7 @@ def _headline(
     served, direct = (
         None if (told := lines.get(key)) is None else _estimate(told) for key in HEADLINE_PARTS
     )
-    return asdict(_sum(served, direct, -1 if column == "runs" else 0))
+    return asdict(headline_of(served, direct, -1 if column == "runs" else 0))
 
 
 def _estimate(told: Mapping[str, Any]) -> Estimate:

@@ -657,10 +657,11 @@ def _all_judged(
     items: Sequence[Item], answers: Sequence[str], judge: Judge
 ) -> list[dict[str, Any]]:
     scores: list[Score] = score(list(items), list(answers), judge=judge)
-    return [_judged(*one) for one in zip(items, answers, scores, strict=True)]
+    return [judged_fields(*one) for one in zip(items, answers, scores, strict=True)]
 
 
-def _judged(item: Item, answer: str, judged: Score) -> dict[str, Any]:
+def judged_fields(item: Item, answer: str, judged: Score) -> dict[str, Any]:
+    """The fields of a `Row` that are the judge's: verdict and rewards, or the failure."""
     if judged.failure is not None or judged.verdict is None:
         return {"failure": asdict(judged.failure) if judged.failure else None}
     verdict = judged.verdict
@@ -1120,13 +1121,13 @@ def headlines(
         second: Estimate | None = getattr(direct, name, None)
         if why := _why_none(evaluation, first, second, max_failure_rate):
             return Headline(None, why=why)
-        return _sum(first, second, -1)
+        return headline_of(first, second, -1)
 
     found = {"before": one("before", before)}
     if after is not None:
         found["after"] = one("after", after)
         without = next((h for h in found.values() if h.value is None), None)
-        found["change"] = without or _sum(
+        found["change"] = without or headline_of(
             served.change if served else None, direct.change if direct else None, 0
         )
     return found
@@ -1154,8 +1155,10 @@ def _why_none(
     return ""
 
 
-def _sum(first: Estimate | None, second: Estimate | None, offset: float) -> Headline:
-    """Sum of two estimates from different items, which are therefore independent.
+def headline_of(first: Estimate | None, second: Estimate | None, offset: float) -> Headline:
+    """The headline, or its change, of its two parts; `offset` is added.
+
+    They are estimates from different items, which are therefore independent.
 
     The interval squares and adds the distances to the limits, which keeps their asymmetry (MOVER; Zou
     & Donner 2008, doi:10.1002/sim.3095).

@@ -30,7 +30,7 @@ from pydantic import JsonValue
 
 from xyreward import __version__
 from xyreward.errors import DataError
-from xyreward.evaluation import HEADLINE_PARTS, Evaluation, Row, _judged, headlines, measure
+from xyreward.evaluation import HEADLINE_PARTS, Evaluation, Row, headlines, judged_fields, measure
 from xyreward.items import Item
 from xyreward.judges import load_judge
 from xyreward.loading import bundled_splits, load_items
@@ -230,7 +230,7 @@ def judgement(judge: str = "local", judge_options: dict[str, Any] | None = None)
         answer = state.output.completion
         result = await ascore(item, answer, loaded)
         row = {
-            **_judged(item, answer, result),
+            **judged_fields(item, answer, result),
             "answer": answer,
             "answer_tokens": state.output.usage.output_tokens if state.output.usage else None,
             "truncated": state.output.stop_reason == "max_tokens",
