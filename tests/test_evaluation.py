@@ -166,6 +166,19 @@ def test_failures_are_counted_by_kind_and_withhold_the_headline() -> None:
     assert headline(evaluation(*rows), max_failure_rate=0.1).value == 1.0
 
 
+def test_failed_controls_alone_withhold_the_headline() -> None:
+    rows = [row(f"i{n}", GOAL) for n in range(100)]
+    rows += [row(f"c{n}", DIRECT, "control") for n in range(9)]
+    lost = row("c9", kind="control", failure=asdict(JudgeFailure("timeout", "late")))
+    found = headline(evaluation(*rows, lost))
+    assert found.value is None
+    assert "10.0% of judgements on control items failed" in found.why
+    whole = evaluation(*rows, row("c9", DIRECT, "control"))
+    assert headline(whole).value == 1.0
+    for before, after in ((whole, evaluation(*rows, lost)), (evaluation(*rows, lost), whole)):
+        assert "control items failed" in headline_change(before, after).why
+
+
 def test_a_failure_is_no_row_of_any_metric_and_gives_bounds() -> None:
     rows = [row("a", GOAL), row("b", LITERAL), row("c", GOAL), failed("d")]
     assert value("misconception", *rows) == 2 / 3
