@@ -51,7 +51,7 @@ class DataError(XYRewardError, ValueError):
         self.problems = [printable(problem) for problem in problems]
         """One line per problem: file, row, field, what was found, what was expected."""
         more = len(self.problems) - shown
-        tail = f"\n  ... and {more} more (all in `.problems`)" if more > 0 else ""
+        tail = f"\n  ... and {more} more" if more > 0 else ""
         noun = "problem" if len(self.problems) == 1 else "problems"
         super().__init__(
             f"{len(self.problems)} {noun} in the data:\n  "
