@@ -16,6 +16,7 @@ from pathlib import Path
 
 from xyreward import recipe
 from xyreward.config import Arguments, DPORecipe, parse_arguments
+from xyreward.judges.asking import nothing_sent
 from xyreward.training_pairs import TrainingPairs, audit_facts, audited
 
 DEFAULT = Path(__file__).parent.parent / "configs/dpo/quickstart.yaml"
@@ -31,9 +32,10 @@ def main() -> None:
 
 def train(config: DPORecipe, arguments: Arguments) -> None:
     # Configuration, judges, data, answers and run folder are checked before the policy is loaded.
-    settings, lora = recipe.dpo_settings(config, arguments.places)
-    data = recipe.load_data(config, dry_run=arguments.dry_run)
-    prepared = TrainingPairs(config, data)
+    with nothing_sent(arguments.dry_run):
+        settings, lora = recipe.dpo_settings(config, arguments.places)
+        data = recipe.load_data(config, dry_run=arguments.dry_run)
+        prepared = TrainingPairs(config, data)
     if arguments.dry_run:
         plan = prepared.plan(settings)
         recipe.print_estimate(config, data, config.rounds + 1, prepared.estimate(), plan)

@@ -17,6 +17,7 @@ from typing import Any
 
 from xyreward import grpo, recipe
 from xyreward.config import GRPORecipe, parse_arguments
+from xyreward.judges.asking import nothing_sent
 
 DEFAULT = Path(__file__).parent.parent / "configs/grpo/quickstart.yaml"
 
@@ -26,9 +27,10 @@ def main() -> None:
     config, arguments = parse_arguments(GRPORecipe, DEFAULT, others=grpo.wrong_training)
     recipe.say_hello()
     # Configuration, judges, data and run folder are checked before the policy is loaded.
-    settings, lora = grpo.grpo_settings(config, arguments.places)
-    data = recipe.load_data(config, dry_run=arguments.dry_run)
-    prompts = grpo.load_prompts(config, data)
+    with nothing_sent(arguments.dry_run):
+        settings, lora = grpo.grpo_settings(config, arguments.places)
+        data = recipe.load_data(config, dry_run=arguments.dry_run)
+        prompts = grpo.load_prompts(config, data)
     if arguments.dry_run:
         cost = grpo.estimate(config, prompts, settings)
         recipe.print_estimate(config, data, 2, cost, grpo.plan(settings, prompts))

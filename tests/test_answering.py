@@ -344,7 +344,7 @@ def test_items_without_an_answer_are_an_error_or_failures(tmp_path: Path) -> Non
     assert found.rows[1].failure is not None
     assert found.rows[1].failure["kind"] == "policy_missing"
     other = answers(tmp_path, {"item_id": "z", "answer": "One."})
-    with pytest.raises(DataError, match="2 of 2 items have no answer"):
+    with pytest.raises(DataError, match="no answer of the file belongs to an item of the eval"):
         FilePolicy.load(other, ITEMS, allow_missing=True)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from xyreward.errors import ConfigError, DataError, RunFolderError
 from xyreward.items import DEFAULT_LABELS, Item
 from xyreward.loading import load_items
-from xyreward.pairs.answers import Growing, locked, read_answers, write_answers
+from xyreward.pairs.answers import Growing, locked, none_belongs, read_answers, write_answers
 from xyreward.pairs.candidates import PAIR_SOURCES, Candidate
 from xyreward.reward import Reward
 from xyreward.score_file import COLUMNS, AnswersFile, score_file
@@ -162,6 +162,43 @@ def test_every_bad_row_is_told_with_its_line(tmp_path: Path, bad: Any, said: str
         assert len(problems) == 1
     else:
         assert any(p.startswith("a.jsonl line 2: ") and said in p for p in problems), problems
+
+
+@pytest.mark.parametrize(
+    ("section", "columns", "origin"),
+    [
+        (None, 'columns={"answer": "THEIR_COLUMN"}', 'give origin="NAME"'),
+        ("", "--set 'columns={answer: THEIR_COLUMN}'", "give --set origin=NAME"),
+        ("pairs.", "--set 'pairs.columns={answer: THEIR_COLUMN}'", "give --set pairs.origin=NAME"),
+    ],
+)
+def test_a_message_says_the_option_where_the_file_was_named(
+    tmp_path: Path, section: str | None, columns: str, origin: str
+) -> None:
+    path = written(tmp_path / "a.jsonl", [{"item_id": "alarm", "text": "Sleep more."}])
+    with pytest.raises(DataError) as caught:
+        read_answers(path, ITEMS, section=section)
+    answer, who = caught.value.problems
+    assert answer.endswith(columns)
+    assert who.endswith(origin)
+    two = written(tmp_path / "b.jsonl", [{**row(), "answer": None, "output": "", "response": ""}])
+    two.write_text(two.read_text().replace('"answer": null, ', ""))
+    with pytest.raises(DataError, match="has response and output, either") as caught:
+        read_answers(two, ITEMS, section=section)
+    assert str(caught.value).endswith(columns.replace("THEIR_COLUMN", "response"))
+
+
+def test_a_file_of_which_nothing_belongs_to_the_items_is_a_problem(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.jsonl", [row(item_id=7), {**row(), "item_id": "no"}])
+    found = read_answers(path, ITEMS, skip_unknown=True)
+    (problem,) = none_belongs(found, path, "the dev side", ITEMS)
+    assert "no answer of the file belongs to an item of the dev side (4 items, the" in problem
+    assert "found 2 answers, the first to '7'." in problem
+    query = {"query": "Not here?", "answer": "x", "origin": "m"}
+    found = read_answers(written(path, [query]), ITEMS, skip_unknown=True)
+    assert "found 1 answer, the first to 'Not here?'." in none_belongs(found, path, "x", ITEMS)[0]
+    cut = read_answers(written(path, [query, row(truncated=True)]), ITEMS, skip_unknown=True)
+    assert (cut.candidates, none_belongs(cut, path, "x", ITEMS)) == ((), [])
 
 
 def test_what_is_no_json_is_told_with_its_line(tmp_path: Path) -> None:

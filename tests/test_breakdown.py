@@ -9,7 +9,15 @@ import pytest
 from rows import DIRECT, GOAL, LITERAL, evaluation, failed, row
 
 from xyreward.breakdown import FEW, breakdown, failure_rates
-from xyreward.evaluation import Row, failure_bounds_of_change, measure, metrics_of
+from xyreward.evaluation import (
+    METRICS,
+    Row,
+    failure_bounds,
+    failure_bounds_of_change,
+    measure,
+    metrics_of,
+)
+from xyreward.report import build_report
 from xyreward.verdict import Labels
 
 
@@ -146,3 +154,38 @@ def test_bounds_of_a_change_are_those_of_every_way_to_fill_the_failures_in() -> 
     assert failure_bounds_of_change(evaluation(before[0]), evaluation(after[0]), metric) is None
     (length,) = metrics_of(["length"])
     assert failure_bounds_of_change(evaluation(*before), evaluation(*after), length) is None
+
+
+def test_what_an_api_did_not_pick_bounds_the_figures_of_picking_and_no_others() -> None:
+    rows = [row(name, GOAL, picked=1.0, picked_first=0.5) for name in "abc"]
+    nothing = row("d", GOAL, pick_failure="unparseable")
+    control = row("e", DIRECT, "control", pick_failure="unparseable")
+    diverged = row("f", GOAL)  # a policy whose logits are not finite has not failed to answer
+    found = evaluation(*rows, nothing, control, diverged)
+    assert {m.key: two for m in METRICS if (two := failure_bounds(found, m))} == {
+        "picking": (3 / 4, 1),
+        "control_picking": (0, 1),
+        "position": (1.5 / 5, 3.5 / 5),
+        "picking_margin": (0, 1),  # an API has none, so that no report has the metric
+        "control_picking_margin": (0, 1),
+    }
+    all_picked = evaluation(*rows, row("d", GOAL, picked=0.0, picked_first=0.5), control, diverged)
+    (metric,) = metrics_of(["picking"])
+    assert failure_bounds_of_change(found, all_picked, metric) == (-1 / 4, 0)
+    assert failure_bounds_of_change(all_picked, found, metric) == (0, 1 / 4)
+    report = build_report(found, all_picked)
+    (line,) = (line for line in report["metrics"] if line["key"] == "picking")
+    assert line["failure_bounds"] == {"before": [3 / 4, 1], "after": None, "change": [-1 / 4, 0]}
+
+
+def test_what_failed_does_not_count_as_measured() -> None:
+    """25 clusters have such items, and 7 of them labels; of two evaluations 25 each, and 15 both times."""
+    alike = replace(group("s", [GOAL])[0])
+    judged = [replace(alike, item_id=f"i{n}", cluster=f"c{n}") for n in range(35)]
+    lost = [failed(f"i{n}", source="s", cluster=f"c{n}") for n in range(35)]
+    one = evaluation(*judged[:7], *lost[7:25])
+    (found,) = breakdown(one, by="source", keys=["misconception"])
+    assert (found.clusters, found.lines, found.too_few) == (25, (), ("misconception",))
+    before, after = evaluation(*judged[:25], *lost[25:]), evaluation(*lost[:10], *judged[10:])
+    (found,) = breakdown(before, after, by="source", keys=["misconception"])
+    assert (found.lines, found.too_few) == ((), ("misconception",))

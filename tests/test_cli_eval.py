@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from xyreward.config import EvaluateRecipe, load_config
 from xyreward.evaluation import Evaluation
 from xyreward.items import DEFAULT_LABELS
 from xyreward.loading import load_items
-from xyreward.testing import FakeAPI
+from xyreward.testing import FakeAPI, Faults
 
 Run = Callable[..., Ended]
 ALL = "writing,oracle,picking,reference:goal_focused,reference:direct"
@@ -173,6 +173,22 @@ def test_the_bill_is_exact_before_and_nothing_is_left_of_it_after(
     assert api.stats.billed == paid
 
 
+def test_a_dry_run_wants_no_key_and_the_run_itself_does(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    monkeypatch.setenv("XYREWARD_STORE", str(tmp_path / "store.sqlite"))
+    claude = "anthropic:claude-sonnet-5-5"
+    given = ["eval", "--policy", claude, "--judge", f"panel:{claude},anthropic:claude-haiku-4-5"]
+    planned = run(*given, "--limit", "2", "--out", "mine", "--dry-run")
+    assert planned.status == 0, planned.err
+    assert f"writing: 4 answers of {claude}: 4 calls to make" in planned.out
+    done = run(*given, "--limit", "2", "--out", "mine")
+    assert done.status == 2
+    assert "no key was found" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_of_answers_is_a_policy(run: Run, tmp_path: Path) -> None:
     policy, judge = file_of_answers(tmp_path)
     arguments = ["eval", "--policy", policy, "--judge", judge]
@@ -234,7 +250,8 @@ def test_one_source_that_training_left_out_is_evaluated_whole(run: Run, tmp_path
     [
         (["--conditions", "writing,preference"], "preference cannot be measured of 'chat:policy'"),
         (["--conditions", "writing,guessing"], "guessing, expected some of writing, oracle"),
-        (["--conditions", "oracle"], "expected writing among parts"),
+        (["--conditions", "oracle"], "oracle: nothing would be evaluated"),
+        (["--conditions", "picking,oracle"], "expected writing among parts"),
         (["--conditions", "writing,reference:good"], "evaluation.references.0"),
         (["--conditions", "writing,reference:refusal", "--items", "few.jsonl"], "answer of kind refusal"),
         (["--answers-per-item", "2"], "greedy answers to an item are all the same"),
@@ -256,6 +273,27 @@ def test_what_cannot_be_is_refused_before_anything_is_sent_or_written(
     assert done.status == 2, done.err
     assert said in done.err
     assert api.stats.calls == 0
+    assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--conditions", "controls"), "controls: nothing would be evaluated; expected writing"),
+        (("--conditions", "oracle,reference:direct"), "nothing would be evaluated"),
+        (("--conditions", ""), "--conditions: is empty"),
+        (("--conditions", " , "), "--conditions: is empty"),
+        (("--sources", ","), "--sources: is empty"),
+        (("--set", "evaluation.parts=[]"), "evaluation.parts is empty, and nothing"),
+    ],
+)
+def test_nothing_to_evaluate_is_refused(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    policy, judge = file_of_answers(tmp_path)
+    done = run("eval", "--policy", policy, "--judge", judge, "--out", "mine", *arguments)
+    assert done.status == 2
+    assert said in done.err
     assert not (tmp_path / "mine").exists()
 
 
@@ -375,6 +413,102 @@ def test_killed_at_any_point_it_goes_on_and_leaves_the_same_report(
     for name in expected:
         assert killed[name] == expected[name], name
     assert json.loads((tmp_path / "killed/mine/report.json").read_text())["headline"]
+
+
+def test_what_failed_is_asked_for_again_by_the_same_command_and_nothing_else_is(
+    run: Run, tmp_path: Path
+) -> None:
+    down = True
+
+    def says(body: dict[str, Any]) -> str | None:
+        if down and body["model"] == "judge":
+            return "There are no labels tonight."
+        return answered(body)
+
+    with FakeAPI(reply=says) as api:
+        arguments = command(api, "--conditions", ALL, "--concurrency", "2", "--out")
+        first = ended(start(*arguments, "mine"))
+        assert first.status == 1
+        for name in ("evaluation", "evaluation.oracle", "reference.goal_focused"):
+            assert all(row.failure for row in rows(tmp_path / "mine", name).rows), name
+        by_night, down = api.stats.distinct_billed, False
+        second = run(*arguments, "mine")
+        assert second.status == 0, second.err
+        assert "evaluation: 8 of 8 answers failed, and are asked for again" in second.out
+        assert api.stats.distinct_billed == by_night  # the judge's own questions, all over
+        paid = api.stats.billed
+        assert run(*arguments, "mine").status == 0
+        assert api.stats.billed == paid
+        straight = run(*arguments, "straight", "--store", "straight.sqlite")
+        assert straight.status == 0, straight.err
+    for name in ("evaluation", "evaluation.oracle", "reference.goal_focused", "reference.direct"):
+        assert rows(tmp_path / "mine", name) == rows(tmp_path / "straight", name), name
+    report = json.loads((tmp_path / "mine/report.json").read_text())
+    assert not any(one["failed"] for one in report["failures"]["before"])
+    assert report["headline"]["before"]["value"] is not None
+
+
+def test_answers_and_picks_that_did_not_come_are_asked_for_again(
+    run: Run, api: FakeAPI, tmp_path: Path
+) -> None:
+    arguments = command(
+        api, "--conditions", "writing,oracle,picking", "--concurrency", "1", "--out"
+    )
+
+    def refused(body: Mapping[str, Any], _seen: int) -> str | None:
+        drawn = zlib.crc32(json.dumps(body["messages"]).encode()) % 3 == 0
+        return "refusal" if drawn and body["model"] == "policy" else None
+
+    api.change(faults=Faults(choose=refused))
+    first = ended(start(*arguments, "mine"))
+    assert first.status == 1
+    night = rows(tmp_path / "mine")
+    failed = [row for row in night.rows if row.failure or row.pick_failure == "refused"]
+    assert {row.failure["kind"] for row in failed if row.failure} == {"policy_refused"}
+    assert any(row.pick_failure == "refused" for row in failed)
+    assert any(row.failure for row in rows(tmp_path / "mine", "evaluation.oracle").rows)
+    api.change(faults=Faults())
+    second = run(*arguments, "mine")
+    assert second.status == 0, second.err
+    found = rows(tmp_path / "mine")
+    assert not any(row.failure for row in found.rows)
+    assert {row.pick_failure for row in found.rows} <= {None, "unparseable"}
+    assert [r for r in found.rows if r.item_id not in {f.item_id for f in failed}] == [
+        row for row in night.rows if row not in failed
+    ]
+    for name in ("evaluation", "evaluation.oracle"):
+        assert all(row.verdict and row.answer for row in rows(tmp_path / "mine", name).rows)
+
+
+@pytest.mark.parametrize(
+    ("failing", "conditions"),
+    [
+        ("What I am really after", "writing,oracle"),
+        ("the reference", "writing,reference:direct"),
+        ("Reply with one letter", "writing,picking"),
+        ("Reply with one letter", "picking"),
+    ],
+)
+def test_what_lacks_in_any_condition_shows_in_the_exit_status(
+    tmp_path: Path, failing: str, conditions: str
+) -> None:
+    direct = set[str]()
+    for item in load_items("mini"):
+        direct |= {r.text for r in item.references if r.kind == "direct"}
+
+    def refused(body: Mapping[str, Any], _seen: int) -> str | None:
+        text = "\n".join(str(m["content"]) for m in body["messages"])
+        if failing == "the reference":
+            hit = body["model"] == "judge" and any(answer[:40] in text for answer in direct)
+        else:
+            hit = body["model"] == "policy" and failing in text
+        return "refusal" if hit else None
+
+    with FakeAPI(reply=answered, faults=Faults(choose=refused)) as api:
+        arguments = command(api, "--conditions", conditions, "--out", "mine")
+        assert ended(start(*arguments)).status == 1
+        api.change(faults=Faults())
+        assert ended(start(*arguments)).status == 0
 
 
 def test_configurations_read_back_from_what_they_left(

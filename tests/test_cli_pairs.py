@@ -208,6 +208,38 @@ def test_an_error_after_judging_does_not_say_that_nothing_was_sent(
     assert not (tmp_path / "mine").exists()
 
 
+def test_what_a_message_on_a_file_of_answers_says_can_be_given(run: Run, tmp_path: Path) -> None:
+    """An answer column of its own, two of them, and nobody who wrote them."""
+    items = few(tmp_path)[0]["source"]
+    given = ["pairs", "--items", items, "--sources", "cross_model", "--judge", "local"]
+    given += ["--out", "mine", "--dry-run", "--answers"]
+    names = [item.id for item in load_items(items)]
+    (tmp_path / "theirs.jsonl").write_text(
+        "".join(json.dumps({"item_id": n, "text": f"Do {n}."}) + "\n" for n in names)
+    )
+    done = run(*given, "theirs.jsonl")
+    assert done.status == 2
+    told = set(re.findall(r"--set (?:'([^']+)'|(\S+))", done.err))
+    assert told == {("columns={answer: THEIR_COLUMN}", ""), ("", "origin=NAME")}
+    sets = ["--set", "columns={answer: text}", "--set", "origin=them"]
+    done = run(*given, "theirs.jsonl", *sets)
+    assert done.status == 0, done.err
+    assert re.search(r"judging \d+ answers with local", done.out)
+
+
+def test_a_file_that_answers_none_of_the_items_is_told_before_anything_is_judged(
+    run: Run, tmp_path: Path
+) -> None:
+    row = {"item_id": "mistyped", "answer": "x", "origin": "m"}
+    (tmp_path / "theirs.jsonl").write_text(json.dumps(row) + "\n")
+    given = ["--items", few(tmp_path)[0]["source"], "--sources", "cross_model", "--judge", "local"]
+    done = run("pairs", *given, "--answers", "theirs.jsonl", "--out", "mine")
+    assert done.status == 2
+    first = done.err.splitlines()[1]
+    assert "no answer of the file belongs to an item of the train side" in first
+    assert "the first to 'mistyped'" in first
+
+
 def test_a_dry_run_sends_and_writes_nothing(run: Run, api: FakeAPI, tmp_path: Path) -> None:
     arguments = command(api, tmp_path, "--out", "mine", "--dry-run")
     before = sorted(tmp_path.iterdir())
@@ -218,6 +250,23 @@ def test_a_dry_run_sends_and_writes_nothing(run: Run, api: FakeAPI, tmp_path: Pa
     assert "Nothing was sent or written." in done.out
     assert api.stats.calls == 0
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_dry_run_wants_no_key_and_the_command_itself_does(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    monkeypatch.setenv("XYREWARD_STORE", str(tmp_path / "store.sqlite"))
+    haiku, sonnet = "anthropic:claude-haiku-4-5", "anthropic:claude-sonnet-5-5"
+    asked = ["--sources", "contrastive,on_policy", "--writer", haiku, "--policy", haiku]
+    given = ["pairs", "--items", "mini", *asked, "--judge", sonnet, "--out", "mine"]
+    planned = run(*given, "--dry-run")
+    assert planned.status == 0, planned.err
+    assert f"writing 288 answers with {haiku}: 144 calls to make" in planned.out
+    done = run(*given)
+    assert done.status == 2
+    assert "no key was found" in done.err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_bill_of_sampling_and_judging_is_shown(run: Run, api: FakeAPI, tmp_path: Path) -> None:

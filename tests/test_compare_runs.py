@@ -163,7 +163,19 @@ def test_a_failed_judgement_is_no_number_and_gives_bounds_on_each_side(
     page = to_markdown(found)
     assert "| judge failures | | xy 0 of 8; control 0 of 4 | xy 1 of 8; control 0 of 4 |  |" in page
     assert "n/a: 12.5% of judgements on xy items failed, more than max_failure_rate=5.0%" in page
-    assert "(failures worst/best: 0 to 12)" in page
+    assert "(with failures: +0 to +12)" in page
+
+
+def test_bounds_of_a_reward_are_no_shares(tmp_path: Path) -> None:
+    rows = [row(f"{n}", GOAL, soft_reward=0.5) for n in range(9)]
+    names = [
+        run_folder(tmp_path / name, {"evaluation": evaluation(*rows, last)})
+        for name, last in (("a", row("9", GOAL, soft_reward=0.5)), ("b", failed("9")))
+    ]
+    page = to_markdown(compare_runs(names))
+    (told,) = (text for text in page.splitlines() if text.startswith("| soft reward"))
+    assert "(with failures: 0.45 to 0.55)" in told
+    assert "(with failures: -0.05 to +0.05)" in told
 
 
 def test_several_answers_to_an_item_are_one_cluster_and_their_number_must_be_the_same(
@@ -448,3 +460,22 @@ def test_the_command_refuses_with_status_2_and_the_flags_that_would_do(
     status, _, err = run("compare", dpo, other, "--format", "html")
     assert status == 2
     assert "expected markdown or json" in err
+
+
+def test_few_clusters_and_many_differences_bring_a_word(tmp_path: Path) -> None:
+    def page(name: str, clusters: int, runs: int, **how: bool) -> str:
+        names = []
+        for run in range(runs):
+            rows = [
+                replace(row(f"{n}", GOAL if n % 5 < run else LITERAL), cluster=f"c{n % clusters}")
+                for n in range(60)
+            ]
+            names.append(run_folder(tmp_path / f"{name}{run}", {"evaluation": evaluation(*rows)}))
+        return to_markdown(compare_runs(names, **how))
+
+    few = page("few", 5, 2)
+    assert "fewer than 20 clusters (items with a hidden goal: 5)" in few
+    assert "would exclude 0" not in few
+    many = page("many", 60, 4, all_pairs=True)
+    assert "fewer than 20 clusters" not in many
+    assert "not corrected for being many: if nothing had changed, about" in many

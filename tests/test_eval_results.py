@@ -14,8 +14,9 @@ from rows import DIRECT, GOAL, LITERAL, evaluation, failed, row
 from ruamel.yaml import YAML
 
 from xyreward import cli
+from xyreward.config import EvaluationConfig
 from xyreward.errors import DataError, RunFolderError
-from xyreward.eval_results import DataSet, data_set, eval_results, model_index
+from xyreward.eval_results import OF_TRAIN_SIDE, DataSet, data_set, eval_results, model_index
 from xyreward.evaluation import Evaluation
 from xyreward.model_card import EVALUATION, add_report
 from xyreward.report import build_report, to_json
@@ -27,6 +28,7 @@ ITEMS: list[dict[str, Any]] = [
     {"source": "mini", "kinds": ["control"]},
 ]
 FACTS = {"sources": [f"{BENCHMARK}@{COMMIT}: 8111 of 8111 items", "mini: 120 of 240 items"]}
+WHOLE = EvaluationConfig()
 BEFORE = evaluation(
     *(row(f"x{i}", LITERAL) for i in range(30)),
     *(row(f"c{i}", DIRECT, "control") for i in range(10)),
@@ -45,12 +47,13 @@ def run(
     after: Evaluation | None = AFTER,
     items: Any = ITEMS,
     facts: Any = FACTS,
+    **settings: Any,
 ) -> Path:
     folder.mkdir(exist_ok=True)
     report = build_report(BEFORE, after, facts=facts)
     (folder / "report.json").write_text(to_json(report))
     (folder / "config.yaml").write_text(
-        json.dumps({"items": items, "evaluation": {"split": "test", "max_new_tokens": 512}})
+        json.dumps({"items": items, "evaluation": {"max_new_tokens": 512, **settings}})
     )
     return folder
 
@@ -75,7 +78,8 @@ def test_the_hubs_own_reader_finds_task_value_commit_and_what_the_number_cannot_
     for part in (
         "judge anthropic:m, rubric 1-abc",
         "n 30, 95 % interval ",
-        "test side of xyreward's splits",
+        "items: the test side (sides are xyreward's)",
+        "answers: 1 per item, greedy, ",
         "0 of 30 judgements failed",
         "max_new_tokens 512",
     ):
@@ -130,6 +134,89 @@ def test_figures_of_which_too_many_judgements_failed_are_refused(tmp_path: Path)
     many = replace(AFTER, rows=(*(failed(f"x{i}") for i in range(2)), *AFTER.rows[2:]))
     assert "6.7% of the judgements failed, more than 5.0%" in problems(run(tmp_path, many))[0]
     assert "n 28" in eval_results(tmp_path, max_failure_rate=0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "of_train_side", "told"),
+    [
+        ({"leave_out": "stackoverflow"}, 0, "source stackoverflow, all sides"),
+        ({"split": "all"}, 0, "all sides"),
+        ({"split": "all"}, 12, "all sides, 12 of them on the train side"),
+        ({"sources": ["curated"]}, 0, "the test side, of curated"),
+        ({"limit": 30}, 0, "the test side, the first 30 of each kind"),
+        ({"limit": 9}, 2, "the test side, the first 9 of each kind, 2 of them on the train side"),
+    ],
+)  # fmt: skip
+def test_what_is_no_whole_held_out_side_is_published_as_what_it_is_or_not_at_all(
+    settings: Any, of_train_side: int, told: str, tmp_path: Path
+) -> None:
+    facts = {**FACTS, **({OF_TRAIN_SIDE: of_train_side} if of_train_side else {})}
+    run(tmp_path, facts=facts, **settings)
+    (problem,) = problems(tmp_path)
+    assert f"the items are {told}, where readers expect all of a held-out side" in problem
+    for one in entries(eval_results(tmp_path, any_items=True)):
+        assert f"; items: {told} (sides are xyreward's)" in one.notes
+    report = build_report(BEFORE, AFTER, facts=facts)
+    (index,) = model_index(report, ITEMS, "run", EvaluationConfig(**settings))
+    assert {result["dataset"]["split"] for result in index["results"]} == {told}
+
+
+def test_the_dev_side_is_a_held_out_side_and_is_called_so(tmp_path: Path) -> None:
+    (one, *_) = entries(eval_results(run(tmp_path, split="dev")))
+    assert "items: the dev side (" in one.notes
+
+
+def test_how_answers_were_drawn_is_said_wherever_their_figures_are(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"answers_per_item": 4, "temperature": 0.7}
+    told = "answers: 4 per item, temperature 0.7"
+    (one, *_) = entries(eval_results(run(tmp_path, **settings)))
+    assert told in one.notes
+    sampled = EvaluationConfig(**settings)
+    (index,) = model_index(build_report(BEFORE, AFTER), ITEMS, "run", sampled)
+    names = [m["name"] for result in index["results"] for m in result["metrics"]]
+    assert names
+    assert all(told in name for name in names)
+    # What the run itself had to say of it goes first: the configuration does not know an API's own.
+    own = replace(BEFORE, remarks=("answers: 1 per item, sampled at the API's own temperature",))
+    (index,) = model_index(build_report(own), ITEMS, "run", WHOLE)
+    assert "the API's own temperature" in index["results"][0]["metrics"][0]["name"]
+
+
+def picked(nothing: int, others: int) -> Evaluation:
+    """Of 60 questions `nothing` have no pick, the others a right one; of controls `others` have none."""
+    fails: dict[str, Any] = {"comparable": True, "pick_failure": "unparseable"}
+    right: dict[str, Any] = {"comparable": True, "picked": 1.0, "picked_first": 0.5}
+    return evaluation(
+        *(row(f"x{i}", **(fails if i < nothing else right)) for i in range(60)),
+        *(row(f"c{i}", kind="control", **(fails if i < others else right)) for i in range(40)),
+        parts=("picking",),
+    )
+
+
+def written(folder: Path, before: Evaluation) -> Path:
+    run(folder)
+    (folder / "report.json").write_text(to_json(build_report(before, facts=FACTS)))
+    return folder
+
+
+@pytest.mark.parametrize("nothing", [0, 1, 3, 4, 56, 59])
+def test_picking_with_too_many_items_without_a_pick_is_refused_and_others_are_told(
+    nothing: int, tmp_path: Path
+) -> None:
+    before = picked(nothing, 20)  # those of the controls are in no figure of items with a goal
+    written(tmp_path, before)
+    if nothing > 3:
+        (problem,) = problems(tmp_path)
+        assert f"picking: {nothing} of 60 picked nothing, more than 5.0%" in problem
+    (one,) = entries(eval_results(tmp_path, max_failure_rate=1))
+    assert f"{nothing} of 60 picked nothing" in one.notes
+    (index,) = model_index(build_report(before, facts=FACTS), ITEMS, "run", WHOLE)
+    (told,) = (m["name"] for r in index["results"] for m in r["metrics"] if m["type"] == "picking")
+    assert (f"{nothing} of 60 picked nothing" in told) == bool(nothing)
+
+
+def test_picking_of_which_nothing_is_left_is_no_figure(tmp_path: Path) -> None:
+    assert problems(written(tmp_path, picked(60, 0)))
 
 
 def test_metrics_that_are_not_there_are_named_all_at_once(tmp_path: Path) -> None:
@@ -207,7 +294,7 @@ def test_the_cards_front_matter_has_the_figures_and_the_hub_reads_them(tmp_path:
         add_report(
             tmp_path,
             "# Held-out evaluation\n\nfigures\n",
-            model_index(report, ITEMS, "run", "test"),
+            model_index(report, ITEMS, "run", WHOLE),
         )
     loaded = ModelCard.load(card)
     assert loaded.data.library_name == "peft"
@@ -220,7 +307,7 @@ def test_the_cards_front_matter_has_the_figures_and_the_hub_reads_them(tmp_path:
     one = results["intended_solution"]
     assert (one.metric_value, one.dataset_type, one.dataset_revision) == (30.0, BENCHMARK, COMMIT)
     assert "n 30, 95 % interval" in one.metric_name
-    assert one.metric_name.endswith("judge anthropic:m)")
+    assert one.metric_name.endswith("judge anthropic:m; answers: 1 per item, greedy)")
     assert results["control_direct"].dataset_type == "other"
     assert results["xyreward_headline"].metric_value == pytest.approx(0.3)
     assert card.read_text().endswith(f"# Title\n\n{EVALUATION}\n\nfigures\n")
@@ -228,7 +315,7 @@ def test_the_cards_front_matter_has_the_figures_and_the_hub_reads_them(tmp_path:
 
 def test_failed_judgements_are_said_and_a_headline_that_is_not_there_is_left_out() -> None:
     many = replace(AFTER, rows=(*(failed(f"x{i}") for i in range(9)), *AFTER.rows[9:]))
-    (index,) = model_index(build_report(BEFORE, many, facts=FACTS), ITEMS, "run", "test")
+    (index,) = model_index(build_report(BEFORE, many, facts=FACTS), ITEMS, "run", WHOLE)
     told = {m["type"]: m["name"] for result in index["results"] for m in result["metrics"]}
     assert "9 judgements failed" in told["intended_solution"]
     assert "failed" not in told["control_direct"]

@@ -174,6 +174,21 @@ def test_a_failure_is_no_row_of_any_metric_and_gives_bounds() -> None:
     assert failure_bounds(evaluation(*rows[:3]), metric) is None
 
 
+def test_a_failure_bounds_only_what_it_hides() -> None:
+    """20 answers: on 4 the judge failed, which are there all the same; one the policy did not give."""
+    rows = [row(f"{n}", GOAL, answer="x", truncated=n < 2) for n in range(15)]
+    timeout = {"kind": "timeout"}
+    rows += [row(f"{n}", answer="x", truncated=False, failure=timeout) for n in range(15, 19)]
+    rows += [row("19", failure={"kind": "policy_refused"})]
+    bounds = {m.key: failure_bounds(evaluation(*rows), m) for m in METRICS}
+    assert bounds["empty"] == (0.0, 1 / 20)
+    assert bounds["truncated"] == (2 / 20, 3 / 20)
+    assert bounds["intended_solution"] == (15 / 20, 1.0)
+    judged = evaluation(*rows[:19])
+    empty = next(m for m in METRICS if m.key == "empty")
+    assert failure_bounds(judged, empty) is None  # every answer is there
+
+
 def test_changes_are_paired_and_use_only_items_measured_twice() -> None:
     before = evaluation(row("a", LITERAL), row("b", LITERAL), row("c", GOAL), failed("d"))
     after = evaluation(row("a", GOAL), row("b", LITERAL), failed("c"), row("d", GOAL))

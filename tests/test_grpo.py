@@ -226,8 +226,9 @@ def paid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_dry_run_tells_prompts_steps_and_the_judges_price(
-    tiny: str, tmp_path: Path, paid: None
+    tiny: str, tmp_path: Path, paid: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY")  # nothing is sent, so no key is wanted
     path = config(tmp_path, tiny, reward={"judge": CLAUDE})
     done = launch("grpo", "--config", path, "--dry-run")
     assert done.returncode == 0, done.stderr[-3000:]

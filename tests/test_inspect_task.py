@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+from collections import Counter
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from rows import DIRECT, GOAL, LITERAL, evaluation, row
 
 from xyreward.errors import DataError, JudgeError
 from xyreward.evaluation import headline, measure
-from xyreward.inspect_task import held_out_rows, writing
+from xyreward.inspect_task import held_out, held_out_rows, writing
 from xyreward.items import Item
 from xyreward.loading import load_items
 from xyreward.testing import FakeAPI
@@ -62,13 +63,22 @@ def vars_of(labels: Any) -> dict[str, Any]:
 
 
 def run(place: Path, answers: list[str], **arguments: Any) -> EvalLog:
-    """A log of the model that gives these answers to the items, in their order in the file."""
+    """A log of the model that gives these answers to the items, in their order in the file.
+
+    Those after the first `good_epochs` answers to an item cannot be judged.
+    """
     lines = (place / "items.jsonl").read_text().splitlines()
     items = [Item.model_validate(drop_split(json.loads(line))) for line in lines]
+    good_epochs = arguments.pop("good_epochs", math.inf)
     by_query = {item.query_text: text for item, text in zip(items, answers, strict=True)}
 
+    asked: Counter[str] = Counter()
+
     def answer(messages: list[Any], *_: Any) -> ModelOutput:
-        output = ModelOutput.from_content("mockllm/model", by_query[messages[-1].text])
+        query = messages[-1].text
+        asked[query] += 1
+        text = by_query[query] if asked[query] <= good_epochs else "late"
+        output = ModelOutput.from_content("mockllm/model", text)
         # Without it the mock would fetch a tokenizer from the network to count with.
         output.usage = ModelUsage(input_tokens=10, output_tokens=5, total_tokens=15)
         return output
@@ -201,11 +211,46 @@ def test_the_log_has_labels_rubric_and_judge_and_no_answers_of_others(
 def test_answers_to_one_item_are_one_cluster(place: Path) -> None:
     log = run(place, ANSWERS, epochs=2)
     found, once = metrics(log), metrics(run(place, ANSWERS))
-    assert found["judged_xy"] == 6  # items, not answers
+    assert found["judged_xy"] == 12  # answers
     assert found["intended_solution"] == pytest.approx(3 / 6)
     # Twice the same answer tells nothing new.
     width = found["intended_solution_high"] - found["intended_solution_low"]
     assert width == pytest.approx(once["intended_solution_high"] - once["intended_solution_low"])
+
+
+def test_failures_are_counted_by_answer_and_not_by_item(place: Path) -> None:
+    whole = metrics(run(place, ANSWERS, epochs=4))
+    assert (whole["judged_xy"], whole["judged_control"]) == (24, 16)
+    assert "headline" in whole
+    found = metrics(run(place, ANSWERS, epochs=4, good_epochs=1))
+    assert (found["judged_xy"], found["judged_control"]) == (6, 4)  # each item once, of four times
+    assert "headline" not in found
+    assert "headline" not in metrics(run(place, ANSWERS, epochs=4, good_epochs=3))
+    assert "headline" in metrics(
+        run(place, ANSWERS, epochs=4, good_epochs=3, max_failure_rate=0.25)
+    )
+
+
+def test_without_knowing_how_often_items_are_answered_there_is_no_headline(place: Path) -> None:
+    log = run(place, ANSWERS)
+    scores = [
+        SampleScore(score=score, sample_id=sample.id, sample_metadata=sample.metadata)
+        for sample in log.samples or ()
+        for score in (sample.scores or {}).values()
+    ]
+    found = held_out(xy=6, control=4)(scores)
+    assert isinstance(found, dict)
+    assert found["judged_xy"] == 6
+    assert "headline" not in found
+
+
+def test_the_headline_is_made_of_the_intervals_that_stand_beside_it(place: Path) -> None:
+    found = metrics(run(place, ANSWERS, epochs=2))
+    for end, sign in (("low", -1), ("high", 1)):
+        parts = [found[key] - found[f"{key}_{end}"] for key in ("goal_served", "control_direct")]
+        assert found[f"headline_{end}"] == pytest.approx(
+            found["headline"] + sign * math.hypot(*parts)
+        )
 
 
 def test_a_part_of_the_items_has_no_headline_unless_the_task_was_told(place: Path) -> None:

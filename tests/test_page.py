@@ -15,8 +15,9 @@ import pytest
 from pair_sets import HOSTILE, META, hostile_set, items, judged, pair, pair_set, sampled
 
 from xyreward.pairs import LeftOut, PairSet
-from xyreward.pairs.audit import audit_pairs
+from xyreward.pairs.audit import Shortcut, audit_pairs
 from xyreward.pairs.page import MAX_TEXT, page
+from xyreward.stats import Estimate
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 BROWSER = pytest.mark.skipif(
@@ -77,6 +78,23 @@ def test_what_fits_is_shown_whole_and_in_order() -> None:
     assert [p["reason"] for p in found["pairs"] if p["reason"]] == ["tie", "different origins"]
     assert found["texts"].count("good 0") == 1  # though it is in two pairs
     assert "drawn at random" not in paged(pairs)
+
+
+def test_a_rule_stands_out_where_it_is_beyond_what_the_audit_allows_it() -> None:
+    pairs = pair_set(60)
+
+    def row(name: str, value: float) -> str:
+        found = Shortcut(name, "what", Estimate(value, value - 0.02, value + 0.02, 60), 0, "")
+        audit = replace(audit_pairs(pairs), shortcuts=(found,))
+        return re.search(
+            r'<svg viewBox.*?<line class="half"', page(pairs, audit, meta=META), re.DOTALL
+        )[0]  # type: ignore[index]
+
+    for name, allowed in (("longer", 0.05), ("origin", 0.1), ("bag of words", 0.3)):
+        inside, beyond = row(name, 0.5 + allowed - 0.01), row(name, 0.5 + allowed + 0.03)
+        assert "away" not in inside
+        assert "away" in beyond
+        assert f'x="{500 - 1000 * allowed:.0f}" y="0" width="{2000 * allowed:.0f}"' in inside
 
 
 def many(n: int) -> PairSet:

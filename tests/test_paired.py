@@ -199,3 +199,63 @@ def test_the_change_of_the_gap_is_that_of_both_gaps() -> None:
     assert change.value == near(1 / 4 - 2.5 / 4)
     # -1 0 ... per item: before 1 1 .5 0, after 0 0 0 1
     assert change.value == (-1 - 1 - 0.5 + 1) / 4
+
+
+def test_of_several_answers_the_gap_takes_all_and_not_the_first() -> None:
+    """The pick stands on the row of the first answer, which is literal; the other three serve the goal."""
+    answers = [
+        row(f"i{n}", labels, answer_index=k, picked=(1.0 if n else 0.0) if k == 0 else None)
+        for n in range(4)
+        for k, labels in enumerate((LITERAL, GOAL, GOAL, GOAL))
+    ]
+    never = [row("never", LITERAL, answer_index=k, picked=None if k else 0.5) for k in range(4)]
+    unjudged = [failed("late", picked=1.0), row("late", GOAL, answer_index=1)]
+    found = picking_writing_gap(evaluation(*answers, *never, *unjudged))
+    assert found is not None
+    assert (found.gap.n, found.writing.n) == (6, 6)  # items
+    assert found.writing.value == near((4 * 0.75 + 0 + 1) / 6)
+    assert found.picking.value == near((3 + 0.5 + 1) / 6)
+    assert found.gap.value == near(found.picking.value - found.writing.value)
+    though = found.picked_though_not_written
+    assert though is not None
+    assert (though.n, though.value) == (1, 0.5)
+
+    better = [
+        replace(r, verdict=answers[1].verdict) if r.item_id == "i1" and r.answer_index == 0 else r
+        for r in answers
+    ]
+    change = gap_change(evaluation(*answers), evaluation(*better))
+    assert change is not None
+    assert (change.n, change.value) == (4, near(-0.25 / 4))
+
+
+def several(letters: str) -> list[Row]:
+    """Words of letters as of `of`: an item per word, an answer per letter."""
+    known = {"g": GOAL, "l": LITERAL}
+    return [
+        row(f"i{n}", known[letter], answer_index=k)
+        for n, word in enumerate(letters.split())
+        for k, letter in enumerate(word)
+    ]
+
+
+def test_the_order_of_several_answers_is_no_change() -> None:
+    before, after = evaluation(*several("ggll lggl glgl")), evaluation(*several("llgg glgl lglg"))
+    (test,) = label_tests(before, after, ["intended_solution"])
+    assert (test.n, test.gained, test.lost, test.p, test.p_rows) == (3, 0, 0, 1, 1)
+    (moved,) = co_movement(before, after, ["intended_solution", "misconception"])
+    assert moved.table[0, 0] == 3
+    assert moved.improved_too is None
+    assert moved.correlation is None
+
+
+def test_items_are_counted_where_answers_changed() -> None:
+    before, after = evaluation(*several("llll gggl llll")), evaluation(*several("lglg gllg gggg"))
+    (test,) = label_tests(before, after, ["intended_solution"])
+    assert (test.n, test.gained, test.lost) == (3, 2, 1)
+    # sums of changes 2, -1 and 4: of the eight signs four reach 5, those of 4 and 2 being the same
+    assert test.p == test.p_rows == near(4 / 8)
+    (moved,) = co_movement(before, after, ["intended_solution", "misconception"])
+    assert (moved.table[1, 1], moved.table[-1, -1]) == (2, 1)
+    assert moved.improved_too is not None
+    assert (moved.improved_too.n, moved.improved_too.clusters) == (2, 2)

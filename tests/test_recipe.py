@@ -34,9 +34,10 @@ from xyreward.config import (
 from xyreward.errors import ConfigError, DataError, LeakError, MissingDependency, RunFolderError
 from xyreward.evaluation import Evaluation, Row
 from xyreward.items import DEFAULT_LABELS, AnswerKind, Item, text_hash
+from xyreward.loading import bundled_splits, load_items
 from xyreward.pairs import Rule
 from xyreward.policy import load_policy
-from xyreward.splits import Placement, Splits
+from xyreward.splits import Placement, Side, Splits
 from xyreward.testing import tiny_policy
 from xyreward.verdict import LabelProbabilities, Verdict
 
@@ -460,6 +461,28 @@ def test_damaged_files_of_a_resumed_run_are_named_with_what_to_do(
         go_on()
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["judge", "rubric_version"])
+def test_an_evaluation_of_another_judge_is_not_gone_on_with(
+    tmp_path: Path, tiny: str, key: str
+) -> None:
+    settings = config(
+        tmp_path, tiny, evaluation={"parts": ["writing"], "limit": 1, "max_new_tokens": 4}
+    )
+    data = recipe.load_data(settings)
+    run = recipe.Run(settings, Arguments(PATH, resume=False))
+    policy = run.load_policy()
+    run.evaluate("before", policy, data)
+    del run
+    file = tmp_path / "run/before.jsonl"
+    head, rest = file.read_text().split("\n", 1)
+    file.write_text(json.dumps({**json.loads(head), key: "of last year"}) + "\n" + rest)
+    resumed = recipe.Run(settings, Arguments(PATH, resume=True))
+    with pytest.raises(
+        RunFolderError, match=r"before\.jsonl: was judged by .*of last year.*does not compare"
+    ):
+        resumed.evaluate("before", policy, data)
 
 
 def test_a_policy_is_not_evaluated_on_what_it_was_trained_on(tmp_path: Path, tiny: str) -> None:
@@ -942,7 +965,7 @@ def test_a_dry_run_leaves_neither_a_store_nor_a_splits_lock(
     tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XYREWARD_STORE", str(tmp_path / "store.sqlite"))
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)  # nor does it want a key
     on_policy(tmp_path, tiny)
     before = sorted(tmp_path.iterdir())
     lock = f"splits_lock={tmp_path / 'splits.json'}"
@@ -958,6 +981,64 @@ def test_a_dry_run_leaves_neither_a_store_nor_a_splits_lock(
 def xy_only(tmp_path: Path, tiny: str, **changes: Any) -> DPORecipe:
     changes = {"evaluation": {"limit": 2}, **changes}
     return config(tmp_path, tiny, items=[{"source": "mini", "kinds": ["xy"]}], **changes)
+
+
+def own_items(file: Path, kinds: Sequence[str]) -> str:
+    """A file of 40 items, of these kinds in turn."""
+    rows = []
+    for i in range(40):
+        control = kinds[i % len(kinds)] == "control"
+        # Words that no two items share, so that each is a cluster of its own.
+        asked = " ".join(text_hash(f"{i} {n}")[:6] for n in range(12))
+        rows.append(
+            {
+                "id": f"own-{i}",
+                "query": asked,
+                "stated_request": asked,
+                "intended_request": asked if control else f"{asked} and more",
+                "misconception": None if control else "None of it is needed.",
+                "stated_solutions": ["So."],
+                "intended_solutions": [] if control else ["Otherwise."],
+                "kind": "control" if control else "xy",
+            }
+        )
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return str(file)
+
+
+@pytest.mark.parametrize("split", ["test", "dev", "all"])
+@pytest.mark.parametrize("kinds", [("xy",), ("xy", "control")])
+def test_controls_of_mini_are_added_where_there_are_none_and_only_there(
+    tmp_path: Path, tiny: str, split: str, kinds: tuple[str, ...]
+) -> None:
+    def data(*items: dict[str, Any]) -> recipe.Data:
+        return recipe.load_data(
+            EvaluateRecipe.model_validate(
+                {
+                    "policy": {"model": tiny},
+                    "items": list(items),
+                    "evaluation": {"split": split, "controls": "mini"},
+                    "output_dir": str(tmp_path / "run"),
+                }
+            ),
+            dry_run=True,
+        )
+
+    side: Side = "dev" if split == "dev" else "test"
+    at_side = bundled_splits().select(load_items("mini"), side)
+    bundled = [item.id for item in at_side if item.kind == "control"]
+    for found in (
+        data({"source": own_items(tmp_path / "own.jsonl", kinds)}),
+        data({"source": "mini", "kinds": list(kinds)}),
+    ):
+        controls = [i.id for i in found.held_out if i.kind == "control"]
+        if "control" in kinds:
+            assert controls
+            assert len(found.sides.sources) == 1
+        else:
+            assert sorted(controls) == sorted(bundled)
+            assert len(found.sides.sources) == 2
+        assert {item.kind for item in found.held_out} == {"xy", "control"}
 
 
 def test_items_without_controls_are_warned_of_with_what_to_add(tmp_path: Path, tiny: str) -> None:
@@ -990,7 +1071,10 @@ def test_a_dry_run_tells_items_pairs_steps_and_the_folder(
     said = capsys.readouterr().out
     assert "144 train items: 97 with a hidden goal, 47 controls\n" in said
     assert "36 dev items: 24 with a hidden goal, 12 controls\n" in said
-    assert "4 held-out items (test): 2 with a hidden goal, 2 controls\n" in said
+    assert (
+        "4 held-out items (the test side, the first 2 of each kind): 2 with a hidden goal, 2 controls\n"
+        in said
+    )
     assert "6 pairs, 33% from controls" in said or "6 pairs, 17% from controls" in said
     assert f"run folder: {tmp_path / 'run'}\n" in said
     assert "warning" not in said

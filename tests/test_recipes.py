@@ -118,7 +118,10 @@ def test_what_is_beside_the_trained_policy_names_no_folder_and_has_the_report(
     table = (run / "report.md").read_text().partition("Headline")[2].partition("## Facts")[0]
     assert table.strip().replace("\n## ", "\n### ") in card
     assert "- steps: 4" in card
-    assert "model-index:\n- name: run\n" in card.split("---\n")[1]
+    front = card.split("---\n")[1]
+    assert "model-index:\n- name: run\n" in front
+    assert "split: the test side, the first 3 of each kind\n" in front
+    assert "- evaluated: the test side, the first 3 of each kind\n" in card
 
 
 def test_its_log_has_no_noise_of_other_libraries(finished: tuple[Path, str, str]) -> None:
@@ -285,7 +288,9 @@ def test_a_judge_that_asks_a_model_has_its_bill_in_the_report(tiny: str, tmp_pat
     # need no call.
     assert 0 < facts["judge calls"] <= 7
     assert facts["judge calls"] == judged
-    assert facts["judge calls of unknown price"] == facts["judge calls"]
+    assert facts["judge calls of unknown price, of both"] == facts["judge calls"]
+    assert facts["judge, US dollars"] == "unknown"  # and not 0
+    assert facts["judge calls without a reply, possibly billed"] == 0
 
 
 def test_training_goes_on_with_an_adapter(finished: tuple[Path, str, str], tmp_path: Path) -> None:

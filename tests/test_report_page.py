@@ -19,7 +19,7 @@ from xyreward.evaluation import Evaluation, Row
 from xyreward.items import Item
 from xyreward.paired import picking_writing_gap
 from xyreward.policy import LogProb
-from xyreward.report import build_report
+from xyreward.report import build_report, to_markdown
 from xyreward.report_page import MAX_TEXT, write_page
 from xyreward.runs import RunFolder
 from xyreward.testing import make_item
@@ -212,6 +212,14 @@ def test_a_kind_of_failure_that_no_judge_has_is_shown_as_well(tmp_path: Path) ->
     found = data_of(written(tmp_path, {"before": evaluation(one, failed("i1"), row("i2", GOAL))}))
     assert found["failures"] == ["policy_timeout", "timeout"]
     assert found["codes"][0][:2] == [-3, -4]
+
+
+def test_intervals_over_few_clusters_are_named_below_the_figures(tmp_path: Path) -> None:
+    text = written(tmp_path)
+    assert (
+        "fewer than 20 clusters (items with a hidden goal: 3 to 5, controls: 2, all items: 7 to 8)"
+        in text
+    )
 
 
 def test_a_long_text_is_cut(tmp_path: Path) -> None:
@@ -620,17 +628,34 @@ def test_headline_tables_and_figures_stand_above_the_answers(show: Show) -> None
 
     seen = show(change=sections)
     assert seen.text("h1") == "What training changed"
-    assert "Judge failures after, items with a hidden goal: 1 of 6" in seen.text("main section")
+    assert "Judge failures, after, items with a hidden goal: 1 of 6" in seen.text("main section")
     assert "max_failure_rate" in seen.text("dl.headline")  # 1 of 6 is too many
     for name in ("goals", "picking", "changes"):
         height = "return document.querySelector(arguments[0]).getBoundingClientRect().height"
         assert seen.run(height, f"svg:has(#{name}-title)") > 80
     table = seen.text("[aria-labelledby=metrics] table")
     assert "intended solution, % ↑" in table
-    assert "failures worst/best: 33 to 50" in table
+    assert "with failures: 33 to 50" in table
     assert "forum\t4\t25 [10, 40]\n+25 [+10, +40]" in seen.text("[aria-labelledby=sources] table")
     assert "2 small ones together" in seen.text("[aria-labelledby=sources] table")
     assert "focus intended\t8\t2\t0\t< 0.001\t0.500" in seen.text("[aria-labelledby=changes] table")
+
+
+def test_a_policy_alone_is_never_called_before(tmp_path: Path) -> None:
+    one, lost = two()["before"], failed("lost")
+    one = replace(one, rows=(*one.rows, lost), remarks=("a note of all",))
+    told = replace(one, condition="oracle", parts=("writing",), remarks=("a note of these",))
+    report = build_report(one, conditions={"before.oracle": told})
+    write_page(tmp_path, report, {"before": one, "before.oracle": told}, items())
+    page = (tmp_path / "report.html").read_text()
+    assert data_of(page)["names"] == ["the policy", "the policy, told the goal"]
+    assert "Judge failures, the policy, " in page
+    drawn = (tmp_path / "figures/goals.svg").read_text()
+    assert "the policy, told the goal" in drawn
+    told_in_words = to_markdown(report)
+    assert "- the policy, told the goal: a note of these" in told_in_words
+    for text in (told_in_words, re.sub(r"(?s)<(script|style).*?</\1>", "", page), drawn):
+        assert not re.search(r"\bbefore\b", text)
 
 
 @BROWSER

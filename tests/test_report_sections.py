@@ -238,6 +238,23 @@ def test_few_clusters_are_named() -> None:
     assert "Intervals over fewer than 20 clusters (controls: 4) hold the truth less often" in page
     page = to_markdown(build_report(evaluation(*of("l" * 30), parts=("writing",))))
     assert "hold the truth" not in page
+    # 30 items were to be picked on, and 3 were
+    some = [replace(r, picked=1.0, picked_first=0.5) for r in of("lll")] + of("l" * 27, 3)
+    page = to_markdown(build_report(evaluation(*some, parts=("writing", "picking"))))
+    assert (
+        "20 clusters (picks goal-focused: 3, picks answer A: 3, picks nothing (no letter): 3)"
+        in page
+    )
+    assert "20 clusters (value: 3)" in section(page, "Picking against writing")
+
+
+def test_items_of_few_clusters_do_not_show_that_gains_come_together() -> None:
+    def clustered(letters: str) -> Evaluation:
+        rows = [replace(r, cluster=f"c{n % 19}") for n, r in enumerate(of(letters))]
+        return evaluation(*rows, parts=("writing",))
+
+    page = to_markdown(build_report(clustered("l" * 40), clustered("g" * 40)))
+    assert section(page, "Do gains come together?") == ""
 
 
 def test_many_changes_bring_a_word_on_chance() -> None:
@@ -313,7 +330,10 @@ def test_reference_answers_stand_in_a_table_of_their_own() -> None:
     assert second[:2] == ["direct", "2"]
     assert second[2] == ""
     assert second[6].startswith("100 [")
-    assert "without labels reference.goal_focused, xy items: 1 of 8 (12.5%): 1 timeout" in page
+    assert (
+        "without labels, reference: goal focused, xy items: 1 of 8 answers (12.5%): 1 timeout"
+        in page
+    )
     bounds = {m["key"]: m["failure_bounds"] for m in report["conditions"][1]["metrics"]}
     assert bounds["misconception"] == [7 / 8, 1.0]
 
@@ -323,7 +343,7 @@ def test_notes_of_conditions_say_whose_they_are_unless_they_are_of_all() -> None
     (note,) = bare.notes
     assert note.startswith("2 of 2 items have no pair of reference answers")
     alone = build_report(BEFORE, conditions={"reference.literal": bare})
-    assert alone["notes"] == [f"reference.literal: {note}"]
+    assert alone["notes"] == [f"reference: literal: {note}"]
     assert build_report(bare, conditions={"reference.literal": bare})["notes"] == [note]
 
 
@@ -381,8 +401,8 @@ def test_failures_have_rates_with_intervals_by_kind_of_item() -> None:
     assert (xy["failed"]["value"], xy["abstained"]["value"]) == (0.2, 0.1)
     assert control["failed"]["value"] == 0
     page = to_markdown(report)
-    (line,) = [ln for ln in page.splitlines() if ln.startswith("- without labels before, xy")]
-    assert re.fullmatch(r".*: 2 of 10 \(20\.0% \[0\.0, .*\]\): 1 refused, 1 timeout", line)
+    (line,) = [ln for ln in page.splitlines() if ln.startswith("- without labels, the policy, xy")]
+    assert re.fullmatch(r".*: 2 of 10 answers \(20\.0% \[0\.0, .*\]\): 1 refused, 1 timeout", line)
     assert "- no judgement failed, of 12 answers" in to_markdown(build_report(BEFORE))
 
 
@@ -430,3 +450,18 @@ def test_names_of_groups_reach_the_page_as_code_only(by: str) -> None:
     assert first[0] == "(none)"
     assert second[0] == "`&lt;b&gt;x&lt;/b&gt; ¦ [a](http://evil) # Heading`"
     assert "\n# Heading" not in page
+
+
+def test_bounds_are_lowest_first_and_in_the_unit_of_their_metric() -> None:
+    """Of what should be low the lowest is the best one; a reward is no share."""
+    controls = [row(f"c{n}", DIRECT, "control", soft_reward=0.5) for n in range(9)]
+    page = to_markdown(
+        build_report(evaluation(*controls, failed("lost", "control"), parts=("writing",)))
+    )
+    bounds = {
+        cells[1].strip(): cells[3].partition("(")[2].strip(" )")
+        for cells in (line.split("|") for line in page.splitlines() if line.startswith("|"))
+    }
+    assert bounds["invents a misconception, % ↓"] == "with failures: 0 to 10"
+    assert bounds["answers directly, % ↑"] == "with failures: 90 to 100"
+    assert bounds["soft reward ↑"] == "with failures: 0.45 to 0.55"

@@ -236,7 +236,7 @@ def test_resume_with_another_configuration_names_each_key_with_both_values(tmp_p
         f"{tmp_path}: is a run with another configuration; it differs in "
         "dpo.loss_type (was ['sigmoid'], is ['sigmoid', 'sft']); lora.r (was None, is 8); "
         "pairs.max_pairs (was None, is 5); seed (was 0, is 7). "
-        f"Resume with --config {tmp_path / 'config.yaml'}, or choose another --output-dir."
+        f"Go on with --config {tmp_path / 'config.yaml'}, or name another folder."
     )
     assert load_config(DPORecipe, tmp_path / "config.yaml") == CONFIG  # not overwritten
 
@@ -291,7 +291,7 @@ def test_a_folder_that_has_gone_is_our_error(tmp_path: Path) -> None:
     ("name", "advice"),
     [
         ("before.jsonl", "remove it, and it is computed anew"),
-        ("config.yaml", "restore it, or choose"),
+        ("config.yaml", "restore it, or name"),
     ],
 )
 def test_a_file_that_is_no_text_is_our_error_with_what_to_do(

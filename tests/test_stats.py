@@ -445,3 +445,23 @@ def test_why_there_is_no_interval() -> None:
     found = mean([1.0, 2.0])
     assert found is not None
     assert found.why == ""
+
+
+def test_an_estimate_tells_the_clusters_that_it_was_measured_on() -> None:
+    values = [0.0, 1.0, None, 1.0, None, 0.0]
+    clusters = ["a", "a", "b", "c", "c", "d"]
+    rate, alike, one = means(
+        [
+            Column(values, (0, 1)),
+            Column([v and 1.0 for v in values[:4]] + [None, None], (0, 1)),
+            Column([1.0] + [None] * 5),
+        ],
+        clusters,
+    )
+    assert rate is not None
+    assert alike is not None
+    assert one is not None
+    assert (rate.n, rate.clusters, alike.clusters, one.clusters) == (4, 3, 2, 1)
+    total = of_totals([(1, 2), (1, 3), (1, 5)], lambda t: t[..., 1] / t[..., 0], ["a", "a", "b"])
+    assert total is not None
+    assert (total.n, total.clusters) == (3, 2)

@@ -233,3 +233,24 @@ def test_a_set_that_was_built_balanced_is_held_to_its_balance(tmp_path: Path) ->
         DataError, match=r"shortcut longer: picks chosen in 100\.0%.*balance was asked for"
     ):
         training_pairs.audited(wanted, lopsided)
+
+
+def test_a_recipe_takes_files_of_answers_with_columns_and_an_author_of_their_own(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "theirs.jsonl"
+    keys = {"sources": ["cross_model"], "answers": [str(file)], "judge": "local"}
+    data = recipe.load_data(config())
+    file.write_text(json.dumps({"item_id": data.train[0].id, "text": "Do it."}) + "\n")
+    with pytest.raises(DataError, match=r"--set 'pairs\.columns=\{answer: THEIR_COLUMN\}'") as no:
+        TrainingPairs(config(pairs=keys), data)
+    assert "give --set pairs.origin=NAME" in str(no.value)
+    named = {"columns": {"answer": "text"}, "origin": "them"}
+    (found,) = TrainingPairs(config(pairs={**keys, **named}), data).answers
+    assert (found.text, found.origin) == ("Do it.", "them")
+    file.write_text(json.dumps({"item_id": data.held_out[0].id, "text": "Do it."}) + "\n")
+    with pytest.raises(DataError, match="no answer of the file belongs to an item of the train"):
+        TrainingPairs(config(pairs={**keys, **named}), data)
+    for unused in named.items():
+        with pytest.raises(ValueError, match=f"{unused[0]} (is|are) of files of answers"):
+            config(pairs=dict([unused]))

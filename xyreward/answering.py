@@ -25,7 +25,7 @@ from xyreward.errors import ConfigError, DataError
 from xyreward.items import Item
 from xyreward.judges import load_asker
 from xyreward.judges.asking import Estimate, ModelAsker
-from xyreward.pairs.answers import read_answers
+from xyreward.pairs.answers import none_belongs, read_answers
 from xyreward.pairs.candidates import Candidate
 from xyreward.pairs.sampling import (
     REMOTE,
@@ -194,6 +194,7 @@ class FilePolicy:
         origin: str | None = None,
         columns: Mapping[str, str] | None = None,
         allow_missing: bool = False,
+        section: str | None = None,
     ) -> FilePolicy:
         """Read `answers:<file>`, as `pairs.answers.read_answers` does; rows of other items are left out.
 
@@ -203,6 +204,7 @@ class FilePolicy:
             origin: whose answers, where the file has those of several.
             columns: see `read_answers`.
             allow_missing: items without an answer count as failures. False: they are an error.
+            section: see `read_answers`.
 
         Raises:
             ConfigError: answers of several models and no `origin`, or of another than that.
@@ -217,7 +219,10 @@ class FilePolicy:
             otherwise_of=path.stem,
             skip_unknown=True,
             keep_truncated=True,
+            section=section,
         )
+        if problems := none_belongs(found, path, "the evaluation", items):
+            raise DataError(problems)
         origins = sorted({candidate.origin for candidate in found.candidates})
         if len(origins) > 1 and origin is None:
             raise ConfigError(

@@ -13,7 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from xyreward.evaluation import Evaluation, Line, Metric, Row, check_comparable, measure, metrics_of
+from xyreward.evaluation import (
+    Evaluation,
+    Line,
+    Metric,
+    Row,
+    check_comparable,
+    column,
+    measure,
+    metrics_of,
+)
 from xyreward.items import ItemKind
 from xyreward.stats import Column, Estimate, means
 
@@ -45,7 +54,8 @@ class Group:
     lines: tuple[Line, ...]
     """As of `measure`; n and intervals are in the estimates."""
     too_few: tuple[str, ...] = ()
-    """Keys of metrics that were measured on fewer than `few` clusters of the group."""
+    """Keys of metrics that were measured on fewer than `few` clusters of the group, of two evaluations both
+    times."""
     pooled: tuple[str, ...] = ()
     """Names of the groups that were pooled."""
 
@@ -101,9 +111,9 @@ def breakdown(
         for metric in metrics:
             if metric.part not in before.parts:
                 continue
-            measured = {r.cluster for r in old.rows if metric.kind in (None, r.kind)}
-            if measured:
-                (enough if len(measured) >= few else too_few).append(metric)
+            clusters = _measured_on(metric, old, new)
+            if clusters is not None:
+                (enough if clusters >= few else too_few).append(metric)
         here = Counter(row.kind for row in old.rows)
         lines = {
             metric.key: lines_of_all[metric.key]
@@ -123,6 +133,15 @@ def breakdown(
             )
         )
     return found
+
+
+def _measured_on(metric: Metric, old: Evaluation, new: Evaluation | None) -> int | None:
+    """Clusters that the metric was measured on, of two evaluations both times; None: on nothing at all."""
+    columns = [column(metric, one) for one in (old, new) if one is not None]
+    values = list(zip(old.rows, *columns, strict=True))
+    if all(value is None for _, *of_row in values for value in of_row):
+        return None
+    return len({row.cluster for row, *of_row in values if None not in of_row})
 
 
 def _of(metric: Metric, rows: Mapping[ItemKind, int]) -> int:

@@ -107,8 +107,18 @@ def eval_results(
     ] = None,
     source_url: Annotated[str | None, typer.Option(help="Where readers find more.")] = None,
     max_failure_rate: Annotated[
-        float, typer.Option(min=0, max=1, help="More failed judgements than this are refused.")
+        float,
+        typer.Option(
+            min=0, max=1, help="More failed judgements, or failed picks, than this are refused."
+        ),
     ] = 0.05,
+    any_items: Annotated[
+        bool,
+        typer.Option(
+            "--any-items",
+            help="Also of some sources, of the first few items, or of items of the train side.",
+        ),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -118,7 +128,7 @@ def eval_results(
 ) -> None:
     """Write a run's figures as the hub shows them on a model's page (.eval_results/*.yaml).
 
-    Only for items of one benchmark on the hub. Sends nothing.
+    Only for items of one benchmark on the hub, all of a held-out side. Sends nothing.
     """
     from xyreward import cli
     from xyreward import eval_results as hub_forms
@@ -141,6 +151,7 @@ def eval_results(
         policy=policy,
         source_url=source_url,
         max_failure_rate=max_failure_rate,
+        any_items=any_items,
     )
     if out is None:
         trained = [run / name for name in ("adapter", "model") if (run / name).is_dir()]

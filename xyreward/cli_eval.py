@@ -76,21 +76,25 @@ def evaluate(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, print the bill; send nothing.")
+        bool, typer.Option("--dry-run", help="Check all but keys, print the bill; send nothing.")
     ] = False,
     options: Mapping[str, Any],
 ) -> None:
     """Evaluate a policy on held-out items. The same command goes on where it was stopped.
 
     Options of models are for judge and policy, each those that it takes; they have one bill. Exit status 1
-    where some answers have no verdict.
+    where some answers have no verdict, of whatever condition, or some picks did not come.
     """
     from xyreward import cli
     from xyreward.config import Arguments, EvaluateRecipe, load_config
     from xyreward.evaluate_job import PreparedEvaluation, with_options
 
-    def listed(text: str | None) -> list[str] | None:
-        return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+    def listed(text: str | None, flag: str) -> list[str] | None:
+        if text is None:
+            return None
+        if not (found := [part.strip() for part in text.split(",") if part.strip()]):
+            raise typer.BadParameter("is empty; name some, or leave it out", param_hint=flag)
+        return found
 
     given: dict[str, Any] = {
         "output_dir": str(out),
@@ -99,14 +103,14 @@ def evaluate(
         "splits_lock": splits_lock,
         "evaluation.judge": judge,
         "evaluation.split": split,
-        "evaluation.sources": listed(sources),
+        "evaluation.sources": listed(sources, "--sources"),
         "evaluation.leave_out": leave_out,
         "evaluation.limit": limit,
         "evaluation.answers_per_item": answers_per_item,
         "evaluation.temperature": temperature,
         "evaluation.max_new_tokens": max_new_tokens,
         "seed": seed,
-        **_conditions(listed(conditions)),
+        **_conditions(listed(conditions, "--conditions")),
     }
     overrides = [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
     wanted = load_config(EvaluateRecipe, config, [*overrides, *(settings or ())])
@@ -121,10 +125,10 @@ def evaluate(
     job.begin()
     try:
         with cli._sending(f"what is done is kept, {cli.AGAIN}"):
-            found = job.run()
+            job.run()
     except (XYRewardError, OSError) as error:  # something may have been sent and paid for
         cli._end(error, cli.STOPPED)
-    if found is not None and any(row.failure for row in found.rows):
+    if job.lacking:
         raise typer.Exit(cli.FAILED)
 
 
@@ -139,8 +143,15 @@ def _conditions(wanted: list[str] | None) -> dict[str, Any]:
             f"{', '.join(strange)}, expected some of {', '.join(CONDITIONS)}",
             param_hint="--conditions",
         )
+    parts = [n for n in ("writing", "preference", "picking") if n in wanted]
+    if not parts:
+        raise typer.BadParameter(
+            f"{', '.join(wanted)}: nothing would be evaluated; expected writing, picking or preference among "
+            "them (oracle and reference answers stand beside writing, controls are items)",
+            param_hint="--conditions",
+        )
     return {
-        "evaluation.parts": [n for n in ("writing", "preference", "picking") if n in wanted],
+        "evaluation.parts": parts,
         "evaluation.oracle": True if "oracle" in wanted else None,
         "evaluation.references": references or None,
         "evaluation.controls": "mini" if "controls" in wanted else None,

@@ -90,7 +90,7 @@ def pairs(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, print the bill; send nothing.")
+        bool, typer.Option("--dry-run", help="Check all but keys, print the bill; send nothing.")
     ] = False,
     options: Mapping[str, Any],
 ) -> None:

@@ -40,9 +40,10 @@ from xyreward.evaluation import (
 from xyreward.items import ItemKind
 from xyreward.markdown import code, plain
 from xyreward.paired import label_tests
+from xyreward.report_markdown import by_chance, few_clusters
 from xyreward.runs import PARTIAL_EVALUATION, ROUND, RunFolder
 from xyreward.stats import Column, Estimate, holm, means
-from xyreward.words import noun
+from xyreward.words import noun, with_failures
 
 SCHEMA = 1
 KINDS: tuple[ItemKind, ...] = ("xy", "control")
@@ -237,12 +238,12 @@ def _aligned(reads: Sequence[Read]) -> list[Read]:
     common = [key for key in rows[0] if all(key in other for other in rows[1:])]
     if not common:
         raise DataError(["no item is common to these runs, so there is nothing to compare"])
-    kinds = [key for key in common if len({of[key].kind for of in rows}) > 1]
+    kinds = list(dict.fromkeys(key[0] for key in common if len({of[key].kind for of in rows}) > 1))
     if kinds:
         raise DataError(
             [
                 f"{len(kinds)} items have a hidden goal in one run and are controls in another, the first is "
-                f"{kinds[0][0]!r}; they are not the same items"
+                f"{kinds[0]!r}; they are not the same items"
             ]
         )
     clusters = {key: rows[0][key].cluster for key in common}
@@ -465,8 +466,12 @@ def _notes(
         )
     of_first = {_key(row): row.cluster for row in read[0].evaluation.rows}
     for run in read[1:]:
-        moved = sum(
-            of_first.get(_key(row), row.cluster) != row.cluster for row in run.evaluation.rows
+        moved = len(
+            {
+                row.item_id
+                for row in run.evaluation.rows
+                if of_first.get(_key(row), row.cluster) != row.cluster
+            }
         )
         if moved:
             notes.append(
@@ -529,6 +534,18 @@ def to_markdown(comparison: Mapping[str, Any]) -> str:
             out.append("| " + " | ".join([heading] + [""] * (len(names) + 1)) + " |")
             out += [_row(line, runs, differences) for line in of_kind]
     out.append("")
+    named = [one["name"] for one in differences]
+    below = (
+        few_clusters(
+            (line, [*line["runs"].values(), *line["differences"].values()])
+            for line in comparison["metrics"]
+        ),
+        by_chance(line["differences"][name] for line in comparison["metrics"] for name in named),
+    )
+    if below[0]:
+        out += [below[0], ""]
+    if below[1]:
+        out += [f"Intervals are not corrected for being many: {below[1]}.", ""]
     if tests := comparison["label_tests"]:
         out += [*_test_lines(tests), ""]
     out += [f"- {plain(note)}" for note in comparison["notes"]]
@@ -623,9 +640,8 @@ def _figure(told: Mapping[str, Any] | None, unit: str, *, signed: bool) -> str:
         f"{'+' if signed else ''}.{0 if unit else 2}f",
         f"{estimate.n} {estimate.why}" if estimate.why == "all alike" else estimate.why,
     )
-    if bounds := told["failure_bounds"]:
-        text += f" (failures worst/best: {100 * bounds[0]:.0f} to {100 * bounds[1]:.0f})"
-    return text
+    bounds = with_failures(told["failure_bounds"], unit, signed=signed)
+    return f"{text} ({bounds})" if bounds else text
 
 
 def _interval(value: float, low: float | None, high: float | None, spec: str, why: str) -> str:

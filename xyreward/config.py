@@ -126,6 +126,10 @@ class _PairSettings(_Section):
     """Where answers come from: `references`, `on_policy`, `cross_model` (with `answers`), `contrastive`."""
     answers: tuple[str, ...] = ()
     """Files with answers of models, for source `cross_model`; see docs/pairs.md."""
+    columns: dict[str, str] = Field(default_factory=dict)
+    """Field -> column, for files of answers with names of their own."""
+    origin: str | None = Field(default=None, min_length=1)
+    """Who wrote all answers of the files. None: each row says so."""
     on_policy: SamplingConfig = SamplingConfig()
     judge: str | None = None
     """Judges every candidate. None: reference answers by their labels; other sources need one."""
@@ -144,6 +148,15 @@ class _PairSettings(_Section):
         if ("cross_model" in self.sources) != bool(self.answers):
             raise ValueError(
                 "source cross_model and answers (files) go together, found one of them"
+            )
+        if self.columns and not self.answers:
+            raise ValueError(
+                "columns are of files of answers, and none is given; name them in answers (items have "
+                "columns of their own: items.0.columns)"
+            )
+        if self.origin is not None and not self.answers:
+            raise ValueError(
+                "origin is of files of answers, and none is given; name them in answers"
             )
         if self.judge is None and set(self.sources) - {"references"}:
             raise ValueError(
@@ -198,8 +211,6 @@ class PairsJob(_PairSettings):
     splits_lock: str | None = None
     split: Literal["train", "dev", "test"] = "train"
     """Side that the pairs are of. The others are held out."""
-    columns: dict[str, str] = Field(default_factory=dict)
-    """Field -> column, for files of answers with names of their own."""
     policy: PolicyConfig = PolicyConfig()
     """Who is sampled, for source `on_policy`; also `chat:<model>@<base_url>`, `anthropic:<model>`."""
     policy_options: dict[str, Any] = Field(default_factory=dict)
@@ -228,11 +239,6 @@ class PairsJob(_PairSettings):
             raise ValueError("source contrastive and writer go together, found one of them")
         if self.writer is None and (self.writer_options or self.contrast != Contrast()):
             raise ValueError("contrast and writer_options are for a writer; name one in writer")
-        if self.columns and not self.answers:
-            raise ValueError(
-                "columns are of files of answers, and none is given; name them in answers (items have "
-                "columns of their own: items.0.columns)"
-            )
         if self.order_check and self.judge is None:
             raise ValueError("order_check needs a judge")
         if self.policy_options and not ("on_policy" in self.sources and self.policy_is_remote):
@@ -270,13 +276,14 @@ class EvaluationConfig(_Section):
     leave_out: str | None = None
     """All items of this source, of whatever side, and no others: it was, or is now, left out of training."""
     parts: tuple[EvaluationPart, ...] = PARTS
-    """Empty: no evaluation."""
+    """Empty: no evaluation, after a training."""
     oracle: bool = Field(default=False, strict=True)
     """Write a second time, with the stated and the intended request in the prompt."""
     references: tuple[AnswerKind, ...] = ()
     """Judge the items' own answers of these kinds, too."""
     controls: Literal["own", "mini", "none"] = "own"
-    """`own`: those that the items bring. `mini`: those of the bundled set besides. `none`: leave them out."""
+    """`own`: those that the items bring. `mini`: where they bring none to be evaluated, those of the bundled
+    set's test side (dev, where dev is evaluated). `none`: leave them out."""
     answers_per_item: _Count = 1
     temperature: float | None = Field(default=None, gt=0, strict=True)
     """None: greedy. A Messages API (`anthropic:`) takes none, and samples at its own."""
@@ -514,7 +521,10 @@ class EvaluateRecipe(Recipe):
                 "environment (ANTHROPIC_API_KEY, XYREWARD_CHAT_KEY)"
             )
         if not wanted.parts:
-            return self
+            raise ValueError(
+                "evaluation.parts is empty, and nothing would be evaluated; expected some of "
+                f"{', '.join(PARTS_OF[place])}"
+            )
         how = How(wanted.answers_per_item, wanted.temperature, wanted.max_new_tokens)
         check_how(self.policy.model, how)
         check_conditions(self.policy.model, wanted.parts, oracle=wanted.oracle)

@@ -7,7 +7,7 @@ leaderboard. One entry is one task and one number:
     - dataset: {id: allenai/XYBench-dataset, task_id: intended_solution, revision: <commit>}
       value: 61.5
       date: '2026-11-30'
-      notes: judge anthropic:..., rubric ..., n 390 (test side), 95 % interval 56.6 to 66.2, ...
+      notes: judge anthropic:..., rubric ..., n 390, 95 % interval 56.6 to 66.2; items: the test side, ...
 
 `model-index` is the older form, in the front matter of a model's card, and takes any data set.
 
@@ -30,15 +30,18 @@ from pydantic import BaseModel
 from ruamel.yaml import YAML
 
 from xyreward import __version__
-from xyreward.config import parse_yaml
+from xyreward.config import EvaluationConfig, parse_yaml
 from xyreward.errors import ConfigError, DataError, MissingDependency
 from xyreward.evaluation import METRICS, Metric, metrics_of
 from xyreward.items import ItemKind
 from xyreward.locate import is_hub_name
 from xyreward.report import read_report
 from xyreward.runs import RunFolder
+from xyreward.which_items import is_whole_side, which_items
 
 FOLDER = ".eval_results"
+OF_TRAIN_SIDE = "evaluated items of the train side"
+"""The fact of a report that counts them."""
 MINI = "mini, which comes with xyreward"
 TASKS = ("stated_solution", "intended_solution", "paper_focus_intended", "misconception", "picking")
 """Metrics that the paper of the benchmark has too."""
@@ -96,7 +99,10 @@ def data_set(
 
 
 def model_index(
-    report: Mapping[str, Any], items: Sequence[Mapping[str, Any]], name: str, split: str
+    report: Mapping[str, Any],
+    items: Sequence[Mapping[str, Any]],
+    name: str,
+    evaluation: EvaluationConfig,
 ) -> list[dict[str, Any]]:
     """The front matter's `model-index` of the policy that a run ends with.
 
@@ -104,7 +110,7 @@ def model_index(
         report: as `build_report` gives it.
         items: the configuration's section `items`.
         name: of the model.
-        split: the side that was evaluated.
+        evaluation: the configuration's section: which items were evaluated, and how they were answered.
 
     Raises:
         MissingDependency: huggingface_hub is not installed.
@@ -117,6 +123,11 @@ def model_index(
         ) from None
     side = "after" if "after" in report["policies"] else "before"
     known = {line["key"]: line for line in report["metrics"]}
+    of_train_side = report["facts"].get(OF_TRAIN_SIDE, 0)
+    split: str = evaluation.split
+    if not is_whole_side(evaluation, of_train_side):
+        split = which_items(evaluation, of_train_side)
+    answers = _answers(report, evaluation)
     results = []
     for metric in metrics_of(ON_CARD):
         estimate = known.get(metric.key, {}).get(side)
@@ -133,7 +144,7 @@ def model_index(
                 dataset_split=split,
                 dataset_revision=source.revision,
                 metric_type=metric.key,
-                metric_name=f"{metric.title}, % ({_spread(estimate)}{_by(metric, side, report)})",
+                metric_name=f"{metric.title}, % ({_spread(estimate)}{_by(metric, side, report, answers)})",
                 metric_value=_percent(estimate["value"]),
             )
         )
@@ -151,21 +162,51 @@ def model_index(
                 dataset_name=" and ".join(dict.fromkeys(kinds)),
                 dataset_split=split,
                 metric_type="xyreward_headline",
-                metric_name=f"headline, in [-1, 1] ({ends}; judge {report['judge']})",
+                metric_name=f"headline, in [-1, 1] ({ends}; judge {report['judge']}; {answers})",
                 metric_value=round(head["value"], 4),
             )
         )
     return list(eval_results_to_model_index(name, results)) if results else []
 
 
-def _by(metric: Metric, side: str, report: Mapping[str, Any]) -> str:
-    """Who judged a figure, and what is missing from it."""
+def _by(metric: Metric, side: str, report: Mapping[str, Any], answers: str) -> str:
+    """Who judged a figure, of which answers, and what is missing from it."""
+    if metric.part == "picking":
+        line = next(line for line in report["metrics"] if line["key"] == metric.key)
+        failed, asked = _picked_nothing(line, side)
+        return f"; {failed} of {asked} picked nothing" if failed else ""
     if metric.part != "writing":
         return ""
     failed = sum(
         one["failed"] for one in report["failures"].get(side, ()) if one["kind"] == metric.kind
     )
-    return f"; judge {report['judge']}" + (f", {failed} judgements failed" if failed else "")
+    missing = f", {failed} judgements failed" if failed else ""
+    return f"; judge {report['judge']}{missing}; {answers}"
+
+
+def _answers(report: Mapping[str, Any], evaluation: EvaluationConfig) -> str:
+    """How many answers to an item there are, and how they were drawn."""
+    # The remark of the run knows more: an API that has a temperature of its own, a file that has several.
+    for note in report.get("notes", ()):
+        if note.startswith("answers: "):
+            return str(note)
+    temperature = evaluation.temperature
+    drawn = "greedy" if temperature is None else f"temperature {temperature:g}"
+    return f"answers: {evaluation.answers_per_item} per item, {drawn}"
+
+
+def _picked_nothing(line: Mapping[str, Any], side: str) -> tuple[int, int]:
+    """On how many items nothing was picked, and how many there were, of a metric of picking.
+
+    The bounds of a share are as far apart as the share of failures, which is how a report has them by kind
+    of item; its `pick_failed` is of all kinds together.
+    """
+    n: int = line[side]["n"]
+    if not (bounds := line["failure_bounds"].get(side)):
+        return 0, n
+    share = abs(bounds[1] - bounds[0])
+    asked = round(n / (1 - share))
+    return asked - n, asked
 
 
 def _spread(estimate: Mapping[str, Any]) -> str:
@@ -191,6 +232,7 @@ def eval_results(
     policy: str | None = None,
     source_url: str | None = None,
     max_failure_rate: float = 0.05,
+    any_items: bool = False,
 ) -> str:
     """The text of a file for `.eval_results/` in the repository of the model that a run measured.
 
@@ -203,11 +245,14 @@ def eval_results(
             each by its own key.
         policy: `before` or `after`. None: what the run ends with.
         source_url: where the hub's reader finds more.
-        max_failure_rate: a figure of which more judgements failed is refused.
+        max_failure_rate: a figure of which more judgements failed, or of whose questions more were answered
+            with no pick, is refused.
+        any_items: also figures of some sources, of the first few items, or of items of the train side. The
+            notes say of which.
 
     Raises:
-        DataError: no report, items that are not of the benchmark, metrics that were not measured or whose
-            judgements failed too often; all at once.
+        DataError: no report, items that are not of the benchmark or no whole held-out side of it, metrics
+            that were not measured or whose judgements failed too often; all at once.
         MissingDependency: huggingface_hub is not installed.
     """
     try:
@@ -217,8 +262,15 @@ def eval_results(
             "eval results need huggingface_hub: pip install huggingface_hub"
         ) from None
     folder = RunFolder(run)
-    report, config = _read(folder)
+    report, config, evaluation = _read(folder)
     problems: list[str] = []
+    of_train_side = report["facts"].get(OF_TRAIN_SIDE, 0)
+    which = which_items(evaluation, of_train_side)
+    if not any_items and not is_whole_side(evaluation, of_train_side):
+        problems.append(
+            f"the items are {which}, where readers expect all of a held-out side; with --any-items it is "
+            "published, and the notes say so"
+        )
     found = data_set(config.get("items") or (), "xy", report["facts"])
     if dataset is None and found.id is None:
         problems.append(
@@ -255,9 +307,16 @@ def eval_results(
             f"{failed['rate']:.1%} of the judgements failed, more than {max_failure_rate:.1%}; judge those "
             "answers again before you publish"
         )
+    for key in wanted:
+        if lines.get(key, {}).get(side) and lines[key]["part"] == "picking":
+            nothing, asked = _picked_nothing(lines[key], side)
+            if nothing > max_failure_rate * asked:
+                problems.append(
+                    f"{key}: {nothing} of {asked} picked nothing, more than {max_failure_rate:.1%}; the "
+                    "figure would be of the others alone"
+                )
     if problems:
         raise DataError(problems)
-    evaluation = config.get("evaluation") or {}
     day = datetime.fromtimestamp((run / "report.json").stat().st_mtime, UTC).date().isoformat()
     entries = [
         hub.EvalResultEntry(
@@ -267,7 +326,7 @@ def eval_results(
             dataset_revision=revision or found.revision,
             date=day,
             source_url=source_url,
-            notes=_notes(report, lines[key], lines[key][side], evaluation, failed),
+            notes=_notes(report, lines[key], side, which, evaluation, failed),
         )
         for key, task in wanted.items()
     ]
@@ -300,7 +359,7 @@ class _Sections(BaseModel):
     evaluation: dict[str, Any] | None = None
 
 
-def _read(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
+def _read(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any], EvaluationConfig]:
     texts = {name: folder.read(name) for name in ("report.json", "config.yaml")}
     if absent := [name for name, text in texts.items() if text is None]:
         raise DataError(
@@ -319,26 +378,31 @@ def _read(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         config = dict(parse_yaml(texts["config.yaml"] or "", "config.yaml"))
         _Sections.model_validate(config)
+        evaluation = EvaluationConfig.model_validate(config.get("evaluation") or {})
     except (ConfigError, ValueError, TypeError) as error:
         raise folder.damaged("config.yaml", error, only_read=True) from None
-    return report, config
+    return report, config, evaluation
 
 
 def _notes(
     report: Mapping[str, Any],
     line: Mapping[str, Any],
-    estimate: Mapping[str, Any],
-    evaluation: Mapping[str, Any],
+    side: str,
+    which: str,
+    evaluation: EvaluationConfig,
     failed: Mapping[str, Any] | None,
 ) -> str:
     """What the number cannot say: who judged, on how many items of which side, how certain it is."""
     told = [f"xyreward {__version__}"]
     if line["part"] == "writing":
         told.append(f"judge {report['judge']}, rubric {report['rubric_version']}")
-    told.append(f"{_spread(estimate)}; {evaluation.get('split', 'test')} side of xyreward's splits")
+    told.append(f"{_spread(line[side])}; items: {which} (sides are xyreward's)")
     if line["part"] == "writing" and failed is not None:
         told.append(
             f"{failed['failed']} of {failed['judged'] + failed['failed']} judgements failed"
         )
-        told.append(f"max_new_tokens {evaluation.get('max_new_tokens')}")
+        told.append(f"{_answers(report, evaluation)}, max_new_tokens {evaluation.max_new_tokens}")
+    if line["part"] == "picking":
+        nothing, asked = _picked_nothing(line, side)
+        told.append(f"{nothing} of {asked} picked nothing")
     return "; ".join(told)

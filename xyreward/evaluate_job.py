@@ -15,8 +15,9 @@ from xyreward import recipe
 from xyreward.answering import place_of
 from xyreward.config import Arguments, EvaluateRecipe
 from xyreward.errors import ConfigError
-from xyreward.evaluation import Evaluation
+from xyreward.evaluation import Evaluation, is_lacking
 from xyreward.judges import joined_options, options_of
+from xyreward.judges.asking import nothing_sent
 
 SET_HERE = frozenset({"votes", "batches", "schema", "max_tokens", "temperature"})
 """Options of judges that a policy does not have, or that the evaluation sets."""
@@ -66,11 +67,13 @@ class PreparedEvaluation:
     data: recipe.Data = field(init=False)
     _run: recipe.Run | None = field(init=False, default=None)
     _facts: dict[str, Any] = field(init=False, default_factory=dict)
+    _found: Evaluation | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        recipe.check_before_evaluation(self.config)
-        self.data = recipe.load_data(self.config, dry_run=self.arguments.dry_run)
-        recipe.check_evaluation(self.config, self.data)
+        with nothing_sent(self.arguments.dry_run):
+            recipe.check_before_evaluation(self.config)
+            self.data = recipe.load_data(self.config, dry_run=self.arguments.dry_run)
+            recipe.check_evaluation(self.config, self.data)
 
     def print_estimate(self) -> None:
         """Say what it would take. Sends nothing."""
@@ -88,7 +91,7 @@ class PreparedEvaluation:
         return self._run
 
     def run(self) -> Evaluation | None:
-        """Do it, or go on with it, and write the report. None where no part was asked for.
+        """Do it, or go on with it, and write the report.
 
         Raises:
             RunFolderError: see `begin`.
@@ -98,6 +101,17 @@ class PreparedEvaluation:
         run = self.begin()
         for warning in recipe.control_warnings(self.config, self.data):
             run.say(f"== warning: {warning}")
-        found = run.evaluate("evaluation", run.evaluated_policy(self.data), self.data)
-        run.finish(found, None, self._facts)
-        return found
+        self._found = run.evaluate("evaluation", run.evaluated_policy(self.data), self.data)
+        run.finish(self._found, None, self._facts)
+        return self._found
+
+    @property
+    def lacking(self) -> int:
+        """How many answers, of all conditions, have no verdict, or an API gave no reply where it should pick.
+
+        0 before `run`. A reply that is no letter is a reply.
+        """
+        if self._run is None or self._found is None:
+            return 0
+        conditions = (self._found, *self._run.conditions.values())
+        return sum(is_lacking(row) for one in conditions for row in one.rows)

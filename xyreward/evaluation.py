@@ -21,7 +21,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial as partially
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -51,6 +51,8 @@ from xyreward.scoring import Score, score
 from xyreward.stats import Column, Estimate, means
 
 OPTIONS = ("A", "B")
+REPLIED = ("unparseable", "truncated")
+"""Failures of picking where a reply came: it is in the store, and would be the same."""
 
 PICKING_PROMPT = """Someone asked an assistant:
 
@@ -312,10 +314,7 @@ def evaluate(
         asked += [picking_prompt(item, worse.text, better.text) for item, better, worse in compared]
         told = tick("picking", len(asked))
         if isinstance(policy, RemotePolicy):
-            replies = replies_in_letters(policy, letter_questions(items), how, progress=told)
-            failures = [None if r in OPTIONS else {"kind": f"policy_{r}"} for r in replies]
-            _stop_over_budget(failures, "questions of picking were not asked")
-            picks = [_picked_by_letter(*two) for two in _both_orders(replies)]
+            picks = _picks_of_letters(policy, items, how, told)
         else:
             assert not isinstance(policy, FilePolicy)
             logits = policy.option_logits(
@@ -328,12 +327,108 @@ def evaluate(
     return Evaluation(
         policy=policy.name,
         rows=tuple(Row(**row) for row in rows),
-        judge=_named(judged_by) if judged_by else None,
+        judge=judge_name(judged_by) if judged_by else None,
         rubric_version=judged_by.rubric_version if judged_by else None,
         parts=tuple(parts),
         condition=condition,
         remarks=tuple(remarks),
     )
+
+
+def asks_again(row: Row, policy: Evaluated | None) -> bool:
+    """Whether what failed on a row is worth asking for again.
+
+    That is whatever the judge failed on, and what a policy behind an API did not reply to. A reply that is
+    no letter is a reply, and a file has no more than it has.
+
+    Args:
+        policy: None: the items' own answers.
+    """
+    remote = isinstance(policy, RemotePolicy)
+    if row.failure is not None and (row.answer is not None or remote):
+        return True
+    return remote and row.pick_failure not in (None, *REPLIED)
+
+
+def is_lacking(row: Row) -> bool:
+    """Whether an answer has no verdict, or did not come; or no reply came where the policy should pick."""
+    return row.failure is not None or row.pick_failure not in (None, *REPLIED)
+
+
+def ask_again(
+    found: Evaluation,
+    policy: Evaluated | None,
+    items: Sequence[Item],
+    *,
+    judge: str | Judge = "local",
+    how: How,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """The same evaluation, where what failed was asked for again; all that is there stays as it is.
+
+    Args:
+        found: of `evaluate` or `evaluate_references`.
+        policy: whose; None: the items' own answers.
+        items: those that it was of.
+        judge: the one that judged it.
+        how: as it was answered.
+
+    Raises:
+        JudgeError, MissingDependency, StoreError: see `evaluate`.
+        ValueError: the judge, or its rubric, is another than that of the verdicts that are there.
+    """
+    rows = [{field.name: getattr(row, field.name) for field in fields(Row)} for row in found.rows]
+    wanted = [row for row, one in zip(rows, found.rows, strict=True) if asks_again(one, policy)]
+    of = {item.id: item for item in items}
+    if "writing" in found.parts:
+        judged_by = load_judge(judge)
+        for what, was, now in (
+            ("judge", found.judge, judge_name(judged_by)),
+            ("rubric", found.rubric_version, judged_by.rubric_version),
+        ):
+            if was != now:
+                raise ValueError(f"the {what} was {was!r:.80} and is {now!r:.80}")
+        failed = [row for row in wanted if row["failure"] is not None]
+        if isinstance(policy, RemotePolicy):
+            _write_again(policy, failed, of, how, told=found.condition == "oracle")
+        for row in failed:
+            if row["answer"] is not None:
+                row["failure"] = None
+        _judge_rows(
+            failed, [of[i] for i in {r["item_id"] for r in failed}], judged_by, Partial(), progress
+        )
+    if "picking" in found.parts and isinstance(policy, RemotePolicy):
+        failed = [row for row in wanted if row["pick_failure"] not in (None, *REPLIED)]
+        picks = _picks_of_letters(policy, [of[row["item_id"]] for row in failed], how)
+        for row, pick in zip(failed, picks, strict=True):
+            row.update({"pick_failure": None, **pick})
+    return replace(found, rows=tuple(Row(**row) for row in rows))
+
+
+def _write_again(
+    policy: RemotePolicy,
+    rows: Sequence[dict[str, Any]],
+    of: Mapping[str, Item],
+    how: How,
+    *,
+    told: bool,
+) -> None:
+    """Ask for the answers that did not come. Those of the same items that came are in the store."""
+    missing = [row for row in rows if row["answer"] is None]
+    if not missing:
+        return
+    items = [of[item_id] for item_id in dict.fromkeys(row["item_id"] for row in missing)]
+    written = write(policy, [told_the_goal(item) for item in items] if told else items, how)
+    by_id = {item.id: several for item, several in zip(items, written, strict=True)}
+    now = [by_id[row["item_id"]][row["answer_index"]] for row in missing]
+    _stop_over_budget([one.failure for one in now], "answers were not written")
+    for row, one in zip(missing, now, strict=True):
+        row.update(
+            answer=one.text,
+            answer_tokens=one.tokens,
+            truncated=one.truncated,
+            failure=None if one.failure is None else dict(one.failure),
+        )
 
 
 def evaluate_references(
@@ -365,7 +460,7 @@ def evaluate_references(
     return Evaluation(
         policy=f"reference:{kind}",
         rows=tuple(Row(**row) for row in rows),
-        judge=_named(judged_by),
+        judge=judge_name(judged_by),
         rubric_version=judged_by.rubric_version,
         parts=("writing",),
         condition=f"reference:{kind}",
@@ -406,10 +501,10 @@ def _asking(item: Item, messages: Sequence[Mapping[str, str]]) -> Item:
     )
 
 
-def _named(judge: Judge) -> str:
+def judge_name(judge: Judge) -> str:
     """A judge's name without an address: a server that comes back at another port is the same judge."""
     if isinstance(judge, PanelJudge):
-        return f"panel:{','.join(map(_named, judge.members))}"
+        return f"panel:{','.join(map(judge_name, judge.members))}"
     return without_url(judge.name)
 
 
@@ -465,7 +560,7 @@ def _judge_rows(
     with _told_of(judge, len(answered), progress):
         judged = kept.whole(
             "judging",
-            {"judge": _named(judge), "rubric_version": judge.rubric_version},
+            {"judge": judge_name(judge), "rubric_version": judge.rubric_version},
             partially(_all_judged, *asked, judge),
             lambda found: not any(one.get("failure") for one in found),
         )
@@ -513,6 +608,19 @@ def _picked_by_logits(
     if not all(math.isfinite(gap) for gap in gaps):
         return {}
     return {**_picks(*map(_wins, gaps)), "pick_margin": (gaps[0] - gaps[1]) / 2}
+
+
+def _picks_of_letters(
+    policy: RemotePolicy,
+    items: Sequence[Item],
+    how: How,
+    progress: Callable[[int], object] | None = None,
+) -> list[dict[str, Any]]:
+    """What an API picks of the items that have two answers to compare, in their order."""
+    replies = replies_in_letters(policy, letter_questions(items), how, progress=progress)
+    failures = [None if r in OPTIONS else {"kind": f"policy_{r}"} for r in replies]
+    _stop_over_budget(failures, "questions of picking were not asked")
+    return [_picked_by_letter(*two) for two in _both_orders(replies)]
 
 
 def _picked_by_letter(better_first: str, worse_first: str) -> dict[str, Any]:
@@ -930,43 +1038,54 @@ def failures(evaluation: Evaluation) -> list[Failures]:
 
 
 def failure_bounds(evaluation: Evaluation, metric: Metric) -> tuple[float, float] | None:
-    """The metric's value if all failed judgements were worst, and if all were best.
+    """The lowest and the highest value that the metric could have, whatever failures have left unmeasured.
 
-    None where nothing failed, or where the metric does not come from the judge's labels.
+    Of picking: if everything that an API did not pick had been. None where no failure hides a value of this
+    metric, or where it has no bounds.
     """
     rows = [row for row in evaluation.rows if metric.kind in (None, row.kind)]
-    failed = sum(row.failure is not None for row in rows)
+    # An answer that the judge failed on may still be measured: whether it is empty, or cut off.
+    failed = sum(_failed(metric, row) and metric.value(row) is None for row in rows)
     values = [value for row in rows if (value := metric.value(row)) is not None]
-    if not failed or metric.part != "writing" or metric.bounds is None or len(values) == len(rows):
+    if not failed or metric.bounds is None:
         return None
     total = len(values) + failed
     low, high = metric.bounds
     return (sum(values) + failed * low) / total, (sum(values) + failed * high) / total
 
 
+def _failed(metric: Metric, row: Row) -> bool:
+    """Whether what the metric is made from failed on this row."""
+    if metric.part == "picking":
+        return row.pick_failure is not None
+    return metric.part == "writing" and row.failure is not None
+
+
 def failure_bounds_of_change(
     before: Evaluation, after: Evaluation, metric: Metric
 ) -> tuple[float, float] | None:
-    """The paired change if every judgement that failed, before or after, had been as bad, and as good.
+    """The lowest and the highest paired change, whatever failures have left unmeasured before or after.
 
-    As bad for the change: a failed one before was the best, one after the worst. None where nothing
-    failed, or where the metric does not come from the judge's labels.
+    Lowest: what failed before was highest, what failed after lowest. None as of `failure_bounds`.
     """
-    if metric.part != "writing" or metric.bounds is None:
+    if metric.bounds is None:
         return None
-    worst, best = metric.bounds
+    lowest, highest = metric.bounds
     low = high = 0.0
     n = failed = 0
     for old, new in zip(before.rows, after.rows, strict=True):
         if metric.kind not in (None, old.kind):
             continue
         first, second = metric.value(old), metric.value(new)
-        if (first is None and old.failure is None) or (second is None and new.failure is None):
+        if any(
+            value is None and not _failed(metric, row)
+            for value, row in ((first, old), (second, new))
+        ):
             continue  # not a failure: the metric leaves this answer out
         n += 1
         failed += first is None or second is None
-        low += (worst if second is None else second) - (best if first is None else first)
-        high += (best if second is None else second) - (worst if first is None else first)
+        low += (lowest if second is None else second) - (highest if first is None else first)
+        high += (highest if second is None else second) - (lowest if first is None else first)
     return (low / n, high / n) if failed else None
 
 

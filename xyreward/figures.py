@@ -30,6 +30,7 @@ from xyreward.markdown import printable
 from xyreward.published import Band, beside_of_report
 from xyreward.self_contained import environment
 from xyreward.stats import Estimate
+from xyreward.words import of_whom
 
 GOALS = (
     ("intended_solution", "mentions it", "intended solution, %"),
@@ -169,9 +170,10 @@ def page_css() -> str:
 
 def series_of(report: Mapping[str, Any]) -> list[Series]:
     """A row for every policy, condition and reference of which answers were judged, in that order."""
+    two = "after" in report["policies"]
     found = [
         Series(
-            name,
+            of_whom(name, two=two),
             _style(name),
             {m["key"]: Estimate(**m[name]) for m in report["metrics"] if m[name]},
             _gap(report.get("picking_writing_gap", {}).get(name)),
@@ -180,7 +182,7 @@ def series_of(report: Mapping[str, Any]) -> list[Series]:
     ]
     found += [
         Series(
-            told(condition["name"]),
+            of_whom(condition["name"], two=two),
             _style(condition["name"]),
             {m["key"]: Estimate(**m["value"]) for m in condition["metrics"] if m["value"]},
         )
@@ -189,17 +191,6 @@ def series_of(report: Mapping[str, Any]) -> list[Series]:
     ]
     keys = [key for key, _, _ in GOALS]
     return [one for one in found if any(key in one.lines for key in keys)]
-
-
-def told(name: str) -> str:
-    """`before.oracle` and `reference.goal_focused` in words."""
-    first, _, rest = name.partition(".")
-    rest = rest.replace("_", " ")
-    if not rest:
-        return first
-    if first == "reference":
-        return f"reference: {rest}"
-    return f"{first}, told the goal" if rest == "oracle" else f"{first}, {rest}"
 
 
 def _style(name: str) -> str:

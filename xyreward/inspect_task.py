@@ -22,13 +22,15 @@ from typing import Any, cast, get_args
 
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.log import EvalSpec
 from inspect_ai.model import ChatMessage, ChatMessageAssistant, ChatMessageSystem, ChatMessageUser
 from inspect_ai.scorer import Metric, SampleScore, Score, Scorer, Target, metric, scorer
 from inspect_ai.solver import TaskState, generate
+from pydantic import JsonValue
 
 from xyreward import __version__
 from xyreward.errors import DataError
-from xyreward.evaluation import HEADLINE_PARTS, Evaluation, Row, _judged, headline, measure
+from xyreward.evaluation import HEADLINE_PARTS, Evaluation, Row, _judged, headlines, measure
 from xyreward.items import Item
 from xyreward.judges import load_judge
 from xyreward.loading import bundled_splits, load_items
@@ -39,6 +41,8 @@ from xyreward.splits import Side, assign_splits
 
 WITH_INTERVAL = frozenset({*FAMILY, *HEADLINE_PARTS})
 """Metrics that are logged with the ends of their intervals; the others would drown these."""
+PLANNED = "planned"
+"""Attribute of a task's metric: its `Planned`."""
 MESSAGES = {
     "user": ChatMessageUser,
     "assistant": ChatMessageAssistant,
@@ -64,7 +68,8 @@ def writing(
         judge_options: of judges that ask a model, e.g. `{budget_usd: 20}`.
         limit: only so many items of each kind. Inspect's own `--limit` leaves the headline out, since it
             cannot be told there from judgements that failed.
-        max_failure_rate: no headline where more items of a kind than this have no verdict.
+        max_failure_rate: no headline where more answers to a kind of item than this have no verdict, of
+            those that there should be: one per item and epoch.
 
     Raises:
         DataError: the items are malformed, or none is on that side.
@@ -82,19 +87,55 @@ def writing(
     if check := getattr(judged_by, "check", None):
         check(chosen)
     counts = Counter(item.kind for item in chosen)
-    return Task(
+    figures = held_out(
+        xy=counts["xy"], control=counts["control"], max_failure_rate=max_failure_rate
+    )
+    planned = Planned()
+    made = Task(
         dataset=MemoryDataset(
             [_sample(item, splits.placements[item.content_hash].cluster) for item in chosen],
             name=f"{items}, {split} side",
         ),
         solver=generate(),
         scorer=judgement(judge, judge_options),
-        metrics=[
-            held_out(xy=counts["xy"], control=counts["control"], max_failure_rate=max_failure_rate)
-        ],
+        metrics=[figures],
+        early_stopping=planned,
         version=__version__,
         metadata={"judge": judged_by.name, "rubric_version": judged_by.rubric_version},
     )
+    setattr(figures, PLANNED, planned)
+    return made
+
+
+class Planned:
+    """How often each item is answered, which `--epochs` decides.
+
+    Inspect tells metrics nothing of it, nor of scores that are missing. It does tell whoever may stop a task
+    early, which this never does.
+    """
+
+    epochs = 0
+    """0: not told."""
+
+    async def start_task(self, task: EvalSpec, samples: list[Sample], epochs: int) -> str:  # noqa: ARG002
+        """Before the first sample."""
+        self.epochs = epochs
+        return "xyreward: stops nothing"
+
+    async def schedule_sample(self, id: str | int, epoch: int) -> None:  # noqa: A002
+        """No sample is left out."""
+
+    async def complete_sample(
+        self,
+        id: str | int,  # noqa: A002
+        epoch: int,
+        scores: dict[str, SampleScore],
+    ) -> None:
+        """Nothing follows from one."""
+
+    async def complete_task(self) -> dict[str, JsonValue]:
+        """Nothing to tell."""
+        return {}
 
 
 def _sample(item: Item, cluster: str) -> Sample:
@@ -139,8 +180,9 @@ def held_out(xy: int = 0, control: int = 0, max_failure_rate: float = 0.05) -> M
     """The metrics of this package's reports, over the answers that were judged.
 
     Args:
-        xy: items with a hidden goal that are in the task. Where they are not told, as when a log is scored
-            anew, there is no headline.
+        xy: items with a hidden goal that are in the task. Where they are not told, or not of what task the
+            metric is, as when a log is scored anew, there is no headline: nobody knows how many answers
+            have no verdict.
         control: controls that are in the task.
         max_failure_rate: see `writing`.
     """
@@ -149,12 +191,13 @@ def held_out(xy: int = 0, control: int = 0, max_failure_rate: float = 0.05) -> M
         rows = held_out_rows(scores)
         evaluation = Evaluation("model", tuple(rows), "judge", "rubric", ("writing",))
         found: dict[str, float | None] = {}
-        value = headline(evaluation)
-        judged = {
-            kind: len({r.item_id for r in rows if r.kind == kind}) for kind in ("xy", "control")
-        }
-        enough = all(
-            there and judged[kind] >= (1 - max_failure_rate) * there
+        lines = measure(evaluation)
+        value = headlines(lines, evaluation)["before"]
+        judged = {kind: sum(row.kind == kind for row in rows) for kind in ("xy", "control")}
+        planned: Planned | None = getattr(compute, PLANNED, None)
+        epochs = planned.epochs if planned else 0
+        enough = epochs and all(
+            there and judged[kind] >= (1 - max_failure_rate) * there * epochs
             for kind, there in (("xy", xy), ("control", control))
         )
         if enough and value.value is not None:
@@ -163,7 +206,7 @@ def held_out(xy: int = 0, control: int = 0, max_failure_rate: float = 0.05) -> M
                 "headline_low": value.low,
                 "headline_high": value.high,
             }
-        for line in measure(evaluation):
+        for line in lines:
             if (estimate := line.before) is None:
                 continue
             key = line.metric.key

@@ -9,10 +9,12 @@ Not here: means and their paired changes (`evaluation.measure`), intervals (`sta
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from statistics import fmean
 
 import numpy as np
 
@@ -38,11 +40,12 @@ class LabelTest:
     n: int
     """Items judged both times."""
     gained: int
-    """Items that went up, e.g. from no to yes."""
+    """Items that went up, e.g. from no to yes; of several answers, those judged both times, their sum."""
     lost: int
     """Items that went down."""
     p: float
-    """Exact, over clusters (`stats.flip_test`). In (0, 1]; small: not by chance."""
+    """Exact, over clusters (`stats.flip_test`). In (0, 1]; small: not by chance. A cluster's change is the
+    sum over its answers."""
     p_rows: float
     """The same with items taken for independent: McNemar's exact test. Too small where clusters have
     several items; shown because it is what others report."""
@@ -55,15 +58,18 @@ def label_tests(
 ) -> list[LabelTest]:
     """Test each metric; those measured on no item both times are left out.
 
+    Which answer to an item is set against which of the other policy's is arbitrary where there are several;
+    so their changes are summed up first, which is the same whichever are.
+
     Raises:
         ValueError: the evaluations are not comparable, there is no such metric, or one is not made of
             labels (its changes are not multiples of 0.5).
     """
     check_comparable(before, after)
-    clusters = [row.cluster for row in before.rows]
     tests = []
     for metric in metrics_of(keys):
-        changes, names = _known(_changes(metric, before, after), clusters)
+        items = _item_changes(metric, before, after)
+        changes = list(items.values())
         if changes:
             tests.append(
                 LabelTest(
@@ -71,7 +77,7 @@ def label_tests(
                     n=len(changes),
                     gained=sum(change > 0 for change in changes),
                     lost=sum(change < 0 for change in changes),
-                    p=flip_test(changes, names),
+                    p=flip_test(changes, _clusters_of(before, items)),
                     p_rows=flip_test(changes),
                 )
             )
@@ -89,7 +95,8 @@ CO_MOVING = ("intended_solution", "focus_intended", "misconception")
 class CoMovement:
     """What happened to one metric where another improved, over items measured both times.
 
-    An item improves where its value moves to what is `better` for the metric (up, where neither is).
+    An item improves where its value moves to what is `better` for the metric (up, where neither is); of
+    several answers their sum.
     """
 
     first: Metric
@@ -116,33 +123,35 @@ def co_movement(
         ValueError: the evaluations are not comparable, or there is no such metric.
     """
     check_comparable(before, after)
-    clusters = [row.cluster for row in before.rows]
     directions = [
-        (metric, [_direction(metric, change) for change in _changes(metric, before, after)])
+        (
+            metric,
+            {
+                item: _direction(metric, change)
+                for item, change in _item_changes(metric, before, after).items()
+            },
+        )
         for metric in metrics_of(keys)
     ]
     found = []
     for (first, xs), (second, ys) in combinations(directions, 2):
-        both = [
-            (x, y, name)
-            for x, y, name in zip(xs, ys, clusters, strict=True)
-            if x is not None and y is not None
-        ]
-        if not both:
+        items = [item for item in xs if item in ys]
+        if not items:
             continue
-        names = [name for _, _, name in both]
-        table = Counter((x, y) for x, y, _ in both)
+        both = [(xs[item], ys[item]) for item in items]
+        names = _clusters_of(before, items)
+        table = Counter(both)
         too, worse, otherwise = means(
             [
-                Column([float(y > 0) if x > 0 else None for x, y, _ in both], (0, 1)),
-                Column([float(y < 0) if x > 0 else None for x, y, _ in both], (0, 1)),
-                Column([None if x > 0 else float(y > 0) for x, y, _ in both], (0, 1)),
+                Column([float(y > 0) if x > 0 else None for x, y in both], (0, 1)),
+                Column([float(y < 0) if x > 0 else None for x, y in both], (0, 1)),
+                Column([None if x > 0 else float(y > 0) for x, y in both], (0, 1)),
             ],
             names,
             expand=True,
             seed=seed,
         )
-        moments = [(1, x, y, x * x, y * y, x * y) for x, y, _ in both]
+        moments = [(1, x, y, x * x, y * y, x * y) for x, y in both]
         found.append(
             CoMovement(
                 first,
@@ -171,11 +180,11 @@ class Gap:
     picking: Estimate
     """Share of items on which the goal-focused answer was picked. In [0, 1]."""
     writing: Estimate
-    """Share of items on which the written answer does what `writing` names. In [0, 1]."""
+    """Share of an item's written answers that do what `writing` names, mean over items. In [0, 1]."""
     gap: Estimate
     """Picking minus writing, in [-1, 1]; above 0: it picks what it does not write."""
     picked_though_not_written: Estimate | None
-    """Share picked, of items on which the written answer does not. None where all do."""
+    """Share picked, of items none of whose written answers does. None where there are none."""
 
 
 def picking_writing_gap(
@@ -187,6 +196,8 @@ def picking_writing_gap(
 ) -> Gap | None:
     """How much more often a policy picks the goal-focused answer than it writes one.
 
+    It picks once per item: several written answers to an item are averaged first.
+
     Args:
         picking, writing: keys of metrics. Writing: that the answer as a whole is about the intended
             request, which is what a goal-focused answer is picked for.
@@ -197,16 +208,15 @@ def picking_writing_gap(
     Raises:
         ValueError: there is no such metric.
     """
-    picked, written = (column(metric, evaluation) for metric in metrics_of((picking, writing)))
-    both = [p is not None and w is not None for p, w in zip(picked, written, strict=True)]
+    both = _picked_and_written(evaluation, picking, writing)
     found = means(
         [
-            Column([p if known else None for p, known in zip(picked, both, strict=True)], (0, 1)),
-            Column([w if known else None for w, known in zip(written, both, strict=True)], (0, 1)),
-            Column(_gaps(picked, written), (-1, 1)),
-            Column([p if w == 0 else None for p, w in zip(picked, written, strict=True)], (0, 1)),
+            Column([p for p, _ in both.values()], (0, 1)),
+            Column([w for _, w in both.values()], (0, 1)),
+            Column([p - w for p, w in both.values()], (-1, 1)),
+            Column([p if w == 0 else None for p, w in both.values()], (0, 1)),
         ],
-        [row.cluster for row in evaluation.rows],
+        _clusters_of(evaluation, both),
         expand=True,
         seed=seed,
     )
@@ -230,32 +240,50 @@ def gap_change(
     """
     check_comparable(before, after)
     old, new = (
-        _gaps(*(column(metric, one) for metric in metrics_of((picking, writing))))
+        {item: p - w for item, (p, w) in _picked_and_written(one, picking, writing).items()}
         for one in (before, after)
     )
-    changes = [None if a is None or b is None else b - a for a, b in zip(old, new, strict=True)]
-    clusters = [row.cluster for row in before.rows]
-    return means([Column(changes, (-2, 2))], clusters, expand=True, seed=seed)[0]
+    changes = {item: new[item] - gap for item, gap in old.items() if item in new}
+    column = Column(list(changes.values()), (-2, 2))
+    return means([column], _clusters_of(before, changes), expand=True, seed=seed)[0]
 
 
-def _gaps(picked: Sequence[float | None], written: Sequence[float | None]) -> list[float | None]:
-    return [None if p is None or w is None else p - w for p, w in zip(picked, written, strict=True)]
+def _picked_and_written(
+    evaluation: Evaluation, picking: str, writing: str
+) -> dict[str, tuple[float, float]]:
+    """Item -> its pick, and the mean over its answers of what was written; only items with both."""
+    picked, written = (
+        _by_item(evaluation, column(metric, evaluation))
+        for metric in metrics_of((picking, writing))
+    )
+    return {
+        item: (fmean(picked[item]), fmean(values))
+        for item, values in written.items()
+        if item in picked
+    }
 
 
-def _changes(metric: Metric, before: Evaluation, after: Evaluation) -> list[float | None]:
+def _by_item(evaluation: Evaluation, values: Sequence[float | None]) -> dict[str, list[float]]:
+    """Item -> the values of its answers, those that were measured; only items with some."""
+    found: dict[str, list[float]] = {}
+    for row, value in zip(evaluation.rows, values, strict=True):
+        if value is not None:
+            found.setdefault(row.item_id, []).append(value)
+    return found
+
+
+def _clusters_of(evaluation: Evaluation, items: Iterable[str]) -> list[str]:
+    clusters = {row.item_id: row.cluster for row in evaluation.rows}
+    return [clusters[item] for item in items]
+
+
+def _item_changes(metric: Metric, before: Evaluation, after: Evaluation) -> dict[str, float]:
+    """Item -> the change of the sum over its answers that were measured both times; only items with some."""
     pairs = zip(column(metric, before), column(metric, after), strict=True)
-    return [None if a is None or b is None else b - a for a, b in pairs]
+    changes = [None if a is None or b is None else b - a for a, b in pairs]
+    return {item: math.fsum(several) for item, several in _by_item(before, changes).items()}
 
 
-def _direction(metric: Metric, change: float | None) -> int | None:
-    if change is None:
-        return None
+def _direction(metric: Metric, change: float) -> int:
     up = (change > 0) - (change < 0)
     return -up if metric.better == "lower" else up
-
-
-def _known(
-    values: Sequence[float | None], clusters: Sequence[str]
-) -> tuple[list[float], list[str]]:
-    pairs = [(v, c) for v, c in zip(values, clusters, strict=True) if v is not None]
-    return [v for v, _ in pairs], [c for _, c in pairs]

@@ -25,10 +25,10 @@ from xyreward.config import PairsJob
 from xyreward.errors import ConfigError, DataError, MissingDependency, RunFolderError, told
 from xyreward.items import Item, items_hash
 from xyreward.judges import Judge, described, joined_options, load_asker, load_judge, options_of
-from xyreward.judges.asking import ModelAsker, run_of_environment
+from xyreward.judges.asking import ModelAsker, nothing_sent, run_of_environment
 from xyreward.judges.panel import model_judges
 from xyreward.judges.transport import without_credentials
-from xyreward.pairs.answers import line_of, read_answers
+from xyreward.pairs.answers import line_of, none_belongs, read_answers
 from xyreward.pairs.audit import Audit, AuditLimits, audit_pairs
 from xyreward.pairs.build import NoPairs, build_pairs, pairs_to_check
 from xyreward.pairs.candidates import Candidate, Judged, references
@@ -133,6 +133,7 @@ class PreparedJob:
             job: what to do.
             out: the folder to be.
             dry_run: nothing will be done, so that nothing may be left either: a splits lock stays as it is.
+                No key is wanted.
         """
         self.job = job
         self.out = out.expanduser()
@@ -149,38 +150,48 @@ class PreparedJob:
         if job.judge is not None:
             self.judge = load_judge(job.judge, **self._billed(job.judge, job.judge_options))
             if (check := getattr(self.judge, "check", None)) is not None:
-                check(list(self.items))
+                with nothing_sent(dry_run):
+                    check(list(self.items))
         if job.order_check:
             assert self.judge is not None
             check_comparable(self.items, self.judge)  # here and not after hours of judging
         self.sampling = job.on_policy.sampling(job.seed)
         self.policy: ModelAsker | str | None = None
         if "on_policy" in job.sources:
-            self.policy = self._policy()
+            with nothing_sent(dry_run):
+                self.policy = self._policy()
         self.writer: ModelAsker | None = None
         if job.writer is not None:
             options = self._billed(job.writer, job.writer_options)
             self.writer = load_asker(job.writer, **options)
-            self.writer.check_ready()
+            with nothing_sent(dry_run):
+                self.writer.check_ready()
             # Raises for items that no answers can be written to, before anything is sampled.
             estimate_contrast(self.shown, self.writer, job.contrast)
         self.tokens = self._tokens()
         self.of_files: list[Candidate] = []
         self._notes: list[str] = []
+        problems: list[str] = []
         for file in job.answers:
+            path = Path(file).expanduser()
             found = read_answers(
-                Path(file).expanduser(),
+                path,
                 self.items,
                 columns=job.columns,
                 source="cross_model",
+                origin=job.origin,
                 skip_unknown=True,
+                section="",
             )
+            problems += none_belongs(found, path, f"the {job.split} side", self.items)
             self.of_files += found.candidates
             self._notes.append(
                 f"{file}: {len(found.candidates):,} of {counted(found.rows, 'answer')}; "
                 f"{found.unknown} {noun(found.unknown, 'is', 'are')} to other items, {found.truncated} "
                 f"{noun(found.truncated, 'was', 'were')} cut at {noun(found.truncated, 'its', 'their')} limit"
             )
+        if problems:
+            raise DataError(problems)
         self.there: PairFolder | None = self._there()
         """What an earlier start of this job has left in `out`."""
 

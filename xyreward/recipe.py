@@ -65,13 +65,16 @@ from xyreward.errors import (
     XYRewardError,
     told,
 )
-from xyreward.eval_results import model_index
+from xyreward.eval_results import OF_TRAIN_SIDE, model_index
 from xyreward.evaluation import (
     Condition,
     Evaluation,
     Row,
+    ask_again,
+    asks_again,
     evaluate,
     evaluate_references,
+    judge_name,
     letter_questions,
     told_the_goal,
 )
@@ -104,6 +107,7 @@ from xyreward.sides import Sides, limited, load_sides
 from xyreward.splits import Splits
 from xyreward.tracking import check_trackers, log_report, tensorboard_in
 from xyreward.training_prompts import Prompts
+from xyreward.which_items import is_whole_side, which_items
 
 T = TypeVar("T")
 
@@ -331,18 +335,28 @@ def load_data(config: Recipe, *, dry_run: bool = False) -> Data:
     """
     wanted = config.evaluation
     sources = list(config.items)
-    if wanted.controls == "mini" and not any(one.source == "mini" for one in sources):
+    added = wanted.controls == "mini" and not _bring_controls(config)
+    if added:
         sources.append(ItemsConfig(source="mini", kinds=("control",)))
     sides = load_sides(sources, config.splits_lock, write_lock=not dry_run)
     held_out, train = _chosen(sides, wanted), sides.select("train")
+    if added:  # of one side, also where all items are asked for
+        asked = (item for item in held_out if item.kind == "xy")
+        held_out = (*asked, *_side_of_controls(sides, wanted))
     if wanted.leave_out is not None:
         train = sides.train_without(held_out)
     if wanted.parts and not held_out:
-        raise DataError([f"{_which(wanted)}: no item, nothing to evaluate"])
+        raise DataError([f"{which_items(wanted)}: no item, nothing to evaluate"])
     evaluated = limited(held_out, wanted.limit) if wanted.parts else []
     if place_of(config.policy.model) == "here":
         _check_not_trained_on(config.policy, evaluated)
     return Data(train, tuple(evaluated), sides)
+
+
+def _bring_controls(config: Recipe) -> bool:
+    """Whether there are controls among what would be evaluated of the items alone."""
+    sides = load_sides(config.items, config.splits_lock, write_lock=False)
+    return any(item.kind == "control" for item in _chosen(sides, config.evaluation))
 
 
 def _chosen(sides: Sides, wanted: EvaluationConfig) -> tuple[Item, ...]:
@@ -362,17 +376,14 @@ def _chosen(sides: Sides, wanted: EvaluationConfig) -> tuple[Item, ...]:
     if wanted.controls == "none":
         return tuple(item for item in found if item.kind == "xy")
     if not any(item.kind == "control" for item in found):
-        others = sides.select("dev" if wanted.split == "dev" else "test")
-        found += tuple(item for item in others if item.kind == "control")
+        found += _side_of_controls(sides, wanted)
     return found
 
 
-def _which(wanted: EvaluationConfig) -> str:
-    """Which items an evaluation is of, in words."""
-    if wanted.leave_out is not None:
-        return f"source {wanted.leave_out}, all sides"
-    side = "all sides" if wanted.split == "all" else f"the {wanted.split} side"
-    return f"{side}{', of ' if wanted.sources else ''}{', '.join(wanted.sources)}"
+def _side_of_controls(sides: Sides, wanted: EvaluationConfig) -> tuple[Item, ...]:
+    """The controls that are evaluated where those that were asked for have none."""
+    others = sides.select("dev" if wanted.split == "dev" else "test")
+    return tuple(item for item in others if item.kind == "control")
 
 
 def _check_not_trained_on(policy: PolicyConfig, evaluated: Sequence[Item]) -> None:
@@ -619,10 +630,10 @@ class Run:
         """What is evaluated, where it is another thing than one side."""
         wanted = self.config.evaluation
         facts: dict[str, Any] = {}
-        if wanted.parts and (wanted.split != "test" or wanted.sources or wanted.leave_out):
-            facts["evaluated"] = _which(wanted)
+        if wanted.parts and (wanted.split != "test" or not is_whole_side(wanted)):
+            facts["evaluated"] = which_items(wanted)
         if wanted.parts and data.of_train_side:
-            facts["evaluated items of the train side"] = data.of_train_side
+            facts[OF_TRAIN_SIDE] = data.of_train_side
         return facts
 
     def _fingerprint(self) -> str:
@@ -654,7 +665,7 @@ class Run:
                 raise RunFolderError(
                     f"{self.folder.path}: the run that is resumed had other data or another policy; "
                     + "; ".join(f"{k} was {old.get(k)}, is {facts.get(k)}" for k in differing)
-                    + ". Restore them (splits_lock keeps sides stable), or choose another --output-dir."
+                    + ". Restore them (splits_lock keeps sides stable), or name another folder."
                 )
         if trained is not None:
             name, made = (
@@ -743,10 +754,10 @@ class Run:
     def evaluate(self, name: str, policy: Evaluated, data: Data) -> Evaluation | None:
         """Evaluate on the held-out items and keep every answer in `<name>.jsonl`.
 
-        A resumed run reads the file instead; where it is not there yet, it goes on after the last batch
-        that is kept. Processes share the items, and each keeps its own batches. None where evaluation is
-        switched off. Where the configuration asks for the oracle and for reference answers, these are
-        evaluated too, into files and `conditions` of their own.
+        A resumed run reads the file instead, and asks again for what failed there; where it is not there
+        yet, it goes on after the last batch that is kept. Processes share the items, and each keeps its
+        own batches. None where evaluation is switched off. Where the configuration asks for the oracle and
+        for reference answers, these are evaluated too, into files and `conditions` of their own.
         """
         wanted = self.config.evaluation
         if not wanted.parts:
@@ -766,7 +777,9 @@ class Run:
         kept = self.on_main(lambda: self._kept(name, [item.id for item in data.held_out]))
         if kept is not None:
             self.say(f"== {_evaluation(name)}: kept from before")
-            return Evaluation.from_jsonl(kept)
+            return Evaluation.from_jsonl(
+                self.on_main(lambda: self._completed(name, kept, policy, data.held_out))
+            )
         mine = data.held_out[self.state.process_index :: self.state.num_processes]
         with self.timed(_evaluation(name)):
             partial = Partial()
@@ -827,7 +840,7 @@ class Run:
             kept = self._kept(name, [item.id for item in having])
             if kept is not None:
                 self.say(f"== {_evaluation(name)}: kept from before")
-                return kept
+                return self._completed(name, kept, None, having)
             with self.timed(_evaluation(name)):
                 found = evaluate_references(
                     data.held_out,
@@ -892,11 +905,52 @@ class Run:
         if text is None:
             return None
         try:
-            ids = list(dict.fromkeys(row.item_id for row in Evaluation.from_jsonl(text).rows))
+            found = Evaluation.from_jsonl(text)
+            ids = list(dict.fromkeys(row.item_id for row in found.rows))
             if ids != list(expected):
                 raise ValueError(f"{len(ids)} items that are not the {len(expected)} of this run")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise self.folder.damaged(file, error) from None
+        self._refuse_another_judge(file, found)
+        return text
+
+    def _refuse_another_judge(self, file: str, kept: Evaluation) -> None:
+        """Before anything is asked: verdicts of two judges, or of two rubric versions, do not compare."""
+        if kept.rubric_version is None or "writing" not in self.config.evaluation.parts:
+            return
+        ours = judge_name(self.judge), self.judge.rubric_version
+        if (kept.judge, kept.rubric_version) != ours:
+            raise RunFolderError(
+                f"{self.folder.path / file}: was judged by {kept.judge!r:.200} "
+                f"({kept.rubric_version!r:.80}), and would go on with {ours[0]!r:.200} ({ours[1]!r:.80}), "
+                "which does not compare; go on with the version of xyreward that began it "
+                "(environment.json), or name another folder"
+            )
+
+    def _completed(
+        self, name: str, kept: str, policy: Evaluated | None, items: Sequence[Item]
+    ) -> str:
+        """An evaluation that is kept, where what failed was asked for again. In the file, too."""
+        found = Evaluation.from_jsonl(kept)
+        again = sum(asks_again(row, policy) for row in found.rows)
+        if not again:
+            return kept
+        what = f"{_evaluation(name)}: {again} of {len(found.rows)} answers"
+        with self.timed(f"{what} failed, and are asked for again"):
+            try:
+                text = ask_again(
+                    found,
+                    policy,
+                    items,
+                    judge=self.judge if "writing" in found.parts else self.config.evaluation.judge,
+                    how=how_to_answer(self.config),
+                    progress=_Bars(),
+                ).to_jsonl()
+            except ValueError as error:  # verdicts of two judges do not go together
+                self.say(f"== {what} failed and are left as they are: {error}")
+                return kept
+        if text != kept:
+            self.write(f"{name}.jsonl", text)
         return text
 
     def _gather(self, part: Evaluation, items: Sequence[Item]) -> Evaluation:
@@ -963,9 +1017,14 @@ class Run:
         """Put the report into the card of what was trained, without names of this machine's folders."""
         if "after" not in report["policies"]:
             return
-        named = {**report, "policies": {"before": "the base", "after": "this"}, "facts": {}}
+        told = {
+            key: report["facts"][key]
+            for key in ("evaluated", OF_TRAIN_SIDE)
+            if key in report["facts"]
+        }
+        named = {**report, "policies": {"before": "the base", "after": "this"}, "facts": told}
         items = [one.model_dump() for one in self.config.items]
-        index = model_index(report, items, self.folder.path.name, self.config.evaluation.split)
+        index = model_index(report, items, self.folder.path.name, self.config.evaluation)
         for name in ("adapter", "model"):
             add_report(self.folder.path / name, reports.to_markdown(named), index)
 
@@ -998,11 +1057,19 @@ class Run:
             spent = asked[bill].store.ledger.spent(asked[bill].run)
             facts |= {
                 f"{name} calls": spent.calls,
-                f"{name}, US dollars": round(spent.settled_usd, 4),
-                f"{name}, possibly billed at most, US dollars": round(spent.possibly_usd, 4),
-                f"{name} calls of unknown price": spent.unpriced_calls,
+                f"{name} calls without a reply, possibly billed": spent.lost_calls,
+                f"{name} calls of unknown price, of both": spent.unpriced_calls,
+                f"{name}, US dollars": _sum_of(spent.settled_usd, spent.unpriced_calls),
+                f"{name}, possibly billed at most, US dollars": _sum_of(
+                    spent.possibly_usd, spent.unpriced_calls if spent.lost_calls else 0
+                ),
             }
         return facts
+
+
+def _sum_of(usd: float, unpriced: int) -> float | str:
+    """A sum of money for a report; never 0 where that only means that no price is known."""
+    return "unknown" if unpriced and not usd else round(usd, 4)
 
 
 @dataclass(frozen=True)
@@ -1170,7 +1237,9 @@ def elsewhere(config: EvaluateRecipe, data: Data) -> RemotePolicy | FilePolicy:
             f"policy_options: a file of answers has no {', '.join(strange)}; known are "
             f"{', '.join(sorted(known))}"
         )
-    return FilePolicy.load(config.policy.model, data.held_out, **config.policy_options)
+    return FilePolicy.load(
+        config.policy.model, data.held_out, section="policy_options.", **config.policy_options
+    )
 
 
 def check_evaluation(config: Recipe, data: Data) -> None:
@@ -1250,8 +1319,7 @@ def print_estimate(
 
 
 def _named(wanted: EvaluationConfig) -> str:
-    plain = wanted.split in ("dev", "test") and not wanted.sources and wanted.leave_out is None
-    return wanted.split if plain else _which(wanted)
+    return wanted.split if is_whole_side(wanted) else which_items(wanted)
 
 
 def _longest(config: Recipe, n: int) -> str:

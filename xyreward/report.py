@@ -7,6 +7,7 @@ Not here: the page (`report_markdown.py`), what a statistic is (`evaluation.py`,
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -34,6 +35,7 @@ from xyreward.published import Published
 from xyreward.report_markdown import EXPLAINED, to_markdown
 from xyreward.stats import Estimate
 from xyreward.strict_json import parse_json
+from xyreward.words import of_whom
 
 __all__ = ["EXPLAINED", "SCHEMA", "build_report", "read_report", "to_json", "to_markdown"]
 
@@ -71,7 +73,7 @@ def build_report(
     others = dict(conditions or {})
     heads = headlines(lines, before, after, max_failure_rate=max_failure_rate)
     # Where nothing failed no metric has bounds, and looking row by row would take a tenth of the time.
-    failed = any(row.failure for one in evaluations.values() for row in one.rows)
+    failed = any(r.failure or r.pick_failure for one in evaluations.values() for r in one.rows)
     noise = {name: _noise(one, seed) for name, one in evaluations.items()}
     return {
         "schema": SCHEMA,
@@ -128,7 +130,10 @@ def _notes(evaluations: Mapping[str, Evaluation], others: Mapping[str, Evaluatio
     """Each once; those of conditions, unless they are of all, with whose they are."""
     found = dict.fromkeys(note for one in evaluations.values() for note in one.notes)
     own = [
-        f"{name}: {note}" for name, one in others.items() for note in one.notes if note not in found
+        f"{of_whom(name, two='after' in evaluations)}: {note}"
+        for name, one in others.items()
+        for note in one.notes
+        if note not in found
     ]
     return [*found, *own]
 
@@ -177,7 +182,10 @@ def _told_before(
     It would differ a little, since an interval's draws are ordered by all columns that are drawn together.
     """
     of_all = next((getattr(line, name, None) for line in lines if line.metric.key == key), None)
-    return of_all if estimate and of_all and estimate.n == of_all.n else estimate
+    if estimate is None or of_all is None or estimate.n != of_all.n:
+        return estimate
+    # As many need not be the same ones: the gap counts items, the table answers.
+    return of_all if math.isclose(estimate.value, of_all.value, abs_tol=1e-12) else estimate
 
 
 def _gap(

@@ -16,7 +16,7 @@ from xyreward.evaluation import METRICS, Headline
 from xyreward.markdown import code, plain
 from xyreward.published import Band, beside_of_report
 from xyreward.stats import Estimate
-from xyreward.words import noun
+from xyreward.words import noun, of_whom, with_failures
 
 EXPLAINED = "xyreward's docs/report.md"
 KINDS = {"xy": "items with a hidden goal", "control": "controls", None: "all items"}
@@ -67,12 +67,7 @@ def to_markdown(report: Data) -> str:
 
 def _intro(report: Data, two: bool) -> list[str]:
     counts = report["items"]
-    several = {
-        c["rows"] / sum(c["items"].values())
-        for c in report.get("conditions") or []
-        if c["condition"] == "writing" and c["rows"]
-    }
-    answers = f", {max(several):.3g} answers to each" if several and max(several) > 1 else ""
+    answers = f", {several:.3g} answers to each" if (several := _several(report)) else ""
     judge = (
         f"Judge: {code(report['judge'])} ({code(report['rubric_version'])}). "
         if report["judge"]
@@ -91,6 +86,16 @@ def _intro(report: Data, two: bool) -> list[str]:
         )
         + ".",
     ]
+
+
+def _several(report: Data) -> float:
+    """Answers to each item, on average; 0 where there is one to each."""
+    several = [
+        c["rows"] / sum(c["items"].values())
+        for c in report.get("conditions") or []
+        if c["condition"] == "writing" and c["rows"]
+    ]
+    return max(several) if several and max(several) > 1 else 0
 
 
 def _headline_lines(report: Data) -> list[str]:
@@ -131,12 +136,12 @@ def _main_table(report: Data, two: bool) -> list[str]:
     below: list[str] = []
     if two and any(len(set(_counts(m, two))) > 1 for m in report["metrics"]):
         below.append(
-            "Where n is three numbers: measured before / after / both times. Changes are over the items that "
-            "were measured both times, so they can differ from after minus before."
+            "Where n is three numbers: measured before / after / both times. Changes are over the answers "
+            "that were measured both times, so they can differ from after minus before."
         )
-    if two and (many := _by_chance([m["change"] for m in report["metrics"]])):
+    if two and (many := by_chance([m["change"] for m in report["metrics"]])):
         below.append(f"Intervals are not corrected for being many: {many}.")
-    if few := _few_clusters(report):
+    if few := few_clusters((m, [m[name] for name in _names(two)]) for m in report["metrics"]):
         below.append(few)
     if published and bands:
         below.append(_published_line(published, report["judge"]))
@@ -151,9 +156,9 @@ def _cells(metric: Data, two: bool) -> Row:
     cells = [title(metric), " / ".join(map(str, counts if len(set(counts)) > 1 else counts[:1]))]
     for name in names:
         cells.append(cell(_estimate(metric[name]), metric["unit"], signed=name == "change"))
-        bounds = metric["failure_bounds"].get(name)
-        if bounds:
-            cells[-1] += f" (failures worst/best: {100 * bounds[0]:.0f} to {100 * bounds[1]:.0f})"
+        found = metric["failure_bounds"].get(name)
+        if bounds := with_failures(found, metric["unit"], signed=name == "change"):
+            cells[-1] += f" ({bounds})"
     return cells
 
 
@@ -166,18 +171,48 @@ def _counts(metric: Data, two: bool) -> list[int]:
     return [metric[name]["n"] if metric[name] else 0 for name in _names(two)]
 
 
-def _few_clusters(report: Data) -> str:
-    few = [
-        f"{KINDS[group['name']]}: {group['clusters']}"
-        for group in (report.get("breakdown") or {}).get("kind") or []
-        if group["clusters"] < FEW
-    ]
+def few_clusters(metrics: Iterable[tuple[Data, Iterable[Data | None]]]) -> str:
+    """A warning of intervals over few clusters; empty where there are none.
+
+    Args:
+        metrics: each with its estimates. A kind of item is named where all its metrics have few.
+    """
+    found: dict[str | None, dict[str, int]] = {}
+    for metric, estimates in metrics:
+        if least := _least_clusters(estimates):
+            found.setdefault(metric["kind"], {})[metric["title"]] = least
+    named: dict[str, int | tuple[int, int]] = {}
+    for kind, of in found.items():
+        if max(of.values()) < FEW:
+            named[KINDS[kind]] = (min(of.values()), max(of.values()))
+        else:
+            named |= {title: least for title, least in of.items() if least < FEW}
+    return _few(named)
+
+
+def _least_clusters(estimates: Iterable[Data | None]) -> int:
+    """Of what has fewest; 0 where none is known: reports of earlier versions."""
+    return min((e["clusters"] for e in estimates if e and e.get("clusters")), default=0)
+
+
+def _few(named: Mapping[str, int | tuple[int, int]]) -> str:
+    told = []
+    for name, clusters in named.items():
+        low, high = (clusters, clusters) if isinstance(clusters, int) else clusters
+        told.append(f"{name}: {low}" + (f" to {high}" if high > low else ""))
     return (
-        f"Intervals over fewer than {FEW} clusters ({', '.join(few)}) hold the truth less often than in 95 "
+        f"Intervals over fewer than {FEW} clusters ({', '.join(told)}) hold the truth less often than in 95 "
         "of 100 evaluations."
-        if few
+        if told
         else ""
     )
+
+
+def _few_below(named: Mapping[str, Iterable[Data | None]]) -> list[str]:
+    """Lines below a section's table of what is over few clusters, by the names of its rows."""
+    least = {name: _least_clusters(estimates) for name, estimates in named.items()}
+    few = _few({name: n for name, n in least.items() if 0 < n < FEW})
+    return ["", few] if few else []
 
 
 def _published(report: Data) -> list[str]:
@@ -222,7 +257,9 @@ def _label_tests(report: Data) -> list[str]:
     if not tests:
         return []
     alone = all(test["p"] == test["p_rows"] for test in tests)
-    how = "of McNemar's exact test" if alone else "exact, over clusters"
+    several = bool(_several(report))
+    how = "of McNemar's exact test" if alone and not several else "exact, over clusters"
+    also = "those over items, which ignore" if several else "McNemar's, which ignores"
     rows = [
         [
             title(_METRICS[test["key"]], unit=False),
@@ -235,8 +272,10 @@ def _label_tests(report: Data) -> list[str]:
     return [
         "## Did labels change?",
         "",
-        f"Items that gained and lost a label; p-values are {how}"
-        + ("" if alone else " (report.json also has McNemar's, which ignores clusters)")
+        "Items that gained and lost a label"
+        + (" (the sum over their answers)" if several else "")
+        + f"; p-values are {how}"
+        + ("" if alone else f" (report.json also has {also} clusters)")
         + f", and corrected for testing {len(tests)} {noun(len(tests), 'label')} (Holm).",
         "",
         *_table(["", "n", "gained", "lost", "p", "p, corrected"], rows),
@@ -283,6 +322,7 @@ def _moved(report: Data) -> list[str]:
         "Change in log-probability, after minus before, of reference answers.",
         "",
         *_table(header, rows),
+        *_few_below({titles[kind]: [value["accuracy"]] for kind, value in implicit.items()}),
     ]
 
 
@@ -305,7 +345,8 @@ def _co_movement(report: Data) -> list[str]:
             ),
         ]
         for pair in found
-        if pair["improved_too"] and pair["improved_too"]["n"] >= FEW
+        # What an earlier version wrote does not tell its clusters.
+        if (e := pair["improved_too"]) and (e.get("clusters") or e["n"]) >= FEW
     ]
     if not rows:
         return []
@@ -363,10 +404,20 @@ def _picking_writing(report: Data) -> list[str]:
     out = [
         "## Picking against writing",
         "",
-        "Where both were measured: how often the goal-focused answer is picked, and how often the written "
-        "answer's focus is the intended request.",
+        "Items where both were measured: how often the goal-focused answer is picked, and how often the "
+        "written answer's focus is the intended request"
+        + (" (of several answers to an item their mean)." if _several(report) else "."),
         "",
         *_table(header, rows),
+        *_few_below(
+            {
+                "change" if name == "change" else name if two else "value": (
+                    [gap] if name == "change" else gap.values()
+                )
+                for name, gap in gaps.items()
+                if gap
+            }
+        ),
     ]
     if biased := _picks_a_position(report, two):
         out += ["", biased]
@@ -429,8 +480,8 @@ def _breakdown(by: str, groups: Sequence[Data], two: bool) -> list[str]:
     out = [
         f"## By {by}",
         "",
-        f"{'Before → after: change' if two else 'Values'}. n: items with a hidden goal"
-        + (" / controls, which the last column is of." if "control_direct" in keys else "."),
+        f"{'Before → after: change' if two else 'Values'}. n: answers to items with a hidden goal"
+        + (" / to controls, which the last column is of." if "control_direct" in keys else "."),
         "",
         *_table(["", "n", *(title(_METRICS[key]) for key in keys)], rows),
     ]
@@ -438,7 +489,7 @@ def _breakdown(by: str, groups: Sequence[Data], two: bool) -> list[str]:
     if (more := len(groups) - GROUPS) > 0:
         below.append(f"{more} more in report.json.")
     changes = [of[key]["change"] for of in found[:GROUPS] for key in keys if key in of]
-    if two and (many := _by_chance(changes)):
+    if two and (many := by_chance(changes)):
         below.append(f"Not corrected for being many: {many}.")
     if below:
         out += ["", " ".join(below)]
@@ -497,6 +548,17 @@ def _told(report: Data) -> list[str]:
         "The same items, with the intended request given to the policy. Not told → told: change.",
         "",
         *_table(["", "n", *names], rows),
+        *_few_below(
+            {
+                _METRICS[key].title: [
+                    of[key][name]
+                    for of in found
+                    if key in of
+                    for name in ("value", "against", "change")
+                ]
+                for key in TOLD
+            }
+        ),
     ]
 
 
@@ -537,6 +599,12 @@ def _references(report: Data) -> list[str]:
         "What the judge says of the items' own answers: what a perfect and a literal policy would get.",
         "",
         *_table(["", "n", *(title(_METRICS[key]) for key in keys)], rows),
+        *_few_below(
+            {
+                row[0]: [of[key]["value"] for key in keys if key in of]
+                for row, of in zip(rows, metrics, strict=True)
+            }
+        ),
     ]
 
 
@@ -566,6 +634,13 @@ def _noise(report: Data) -> list[str]:
         "answers'. 0: it never wavers, which does not make it right.",
         "",
         *_table(["", "n", "votes", "of one vote, %", "of their mean, %"], rows),
+        *_few_below(
+            {
+                f"{name}, {_label(one['label'])}" if two else _label(one["label"]): [one["share"]]
+                for name, labels in report["judge_noise"].items()
+                for one in labels
+            }
+        ),
     ]
 
 
@@ -577,6 +652,7 @@ def _label(name: str) -> str:
 
 
 def _failure_lines(report: Data) -> list[str]:
+    two = "after" in report["policies"]
     found = dict(report["failures"])
     found |= {c["name"]: c["failures"] for c in report.get("conditions") or [] if c["metrics"]}
     counts = [(name, f) for name, kinds in found.items() for f in kinds]
@@ -596,8 +672,9 @@ def _failure_lines(report: Data) -> list[str]:
         if rate and (e := _estimate(rate["failed"])) and e.low is not None and e.high is not None:
             share += f" [{100 * e.low:.1f}, {100 * e.high:.1f}]"
         out.append(
-            f"- without labels {plain(name)}, {f['kind']} items: {f['failed']} of "
-            f"{f['judged'] + f['failed']} ({share})" + (f": {reasons}" if reasons else "")
+            f"- without labels, {plain(of_whom(name, two=two))}, {f['kind']} items: {f['failed']} of "
+            f"{f['judged'] + f['failed']} {noun(f['judged'] + f['failed'], 'answer')} ({share})"
+            + (f": {reasons}" if reasons else "")
         )
     return out
 
@@ -621,7 +698,7 @@ def _table(header: Row, rows: Iterable[Row]) -> list[str]:
     ]
 
 
-def _by_chance(changes: Iterable[Any]) -> str:
+def by_chance(changes: Iterable[Any]) -> str:
     """How many of these intervals would exclude 0 if nothing had changed; empty of few."""
     n = sum(e is not None and e["low"] is not None for e in changes)
     return f"if nothing had changed, about {n / 20:.0f} of {n} would exclude 0" if n >= 20 else ""

@@ -28,11 +28,13 @@ from xyreward.figures import shown_estimate
 from xyreward.items import Item
 from xyreward.markdown import printable
 from xyreward.published import beside_of_report
+from xyreward.report_markdown import few_clusters
 from xyreward.rubric import Grounding
 from xyreward.runs import RunFolder
 from xyreward.self_contained import as_script, render
 from xyreward.stats import Estimate
 from xyreward.verdict import FOCUS_VALUES
+from xyreward.words import of_whom, with_failures
 
 PAGE = "report.html"
 DATA = "report_data"
@@ -188,7 +190,7 @@ def _index(
         turns = _turns(items.get(entry.item_id))
         gists.append((turns[-1][1] if turns else _text(row.answer or ""))[:GIST])
     return {
-        "names": [figures.told(name) for name in evaluations],
+        "names": [of_whom(name, two="after" in evaluations) for name in evaluations],
         "policies": [_text(e.policy) for e in evaluations.values()],
         "failures": list(failures),
         "focus": list(FOCUS_VALUES),
@@ -378,12 +380,19 @@ def _tables(report: Mapping[str, Any]) -> dict[str, Any]:
         "counts": report["items"],
         "headline": [(name, _headline(Headline(**h))) for name, h in report["headline"].items()],
         "metrics": _metrics(report, two),
+        "few": few_clusters(
+            (m, [m[name] for name in ("before", "after", "change")]) for m in report["metrics"]
+        ),
         "bands": bool(beside_of_report(report.get("published"))),
         "tests": [_test(test) for test in report.get("label_tests", ())],
         "sources": _sources(groups, {m["key"]: m["title"] for m in report["metrics"]}, two),
         "implicit": _implicit(report),
         "failures": [
-            {"name": name, **f, "reasons": ", ".join(f"{n} {k}" for k, n in f["by_kind"].items())}
+            {
+                "name": of_whom(name, two=two),
+                **f,
+                "reasons": ", ".join(f"{n} {k}" for k, n in f["by_kind"].items()),
+            }
             for name, kinds in report["failures"].items()
             for f in kinds
             if f["failed"]
@@ -419,10 +428,11 @@ def _metrics(report: Mapping[str, Any], two: bool) -> list[dict[str, Any]]:
                 "better": {"higher": "↑", "lower": "↓"}.get(m["better"], ""),
                 "n": " / ".join(map(str, counts if len(set(counts)) > 1 else counts[:1])),
                 "cells": [
-                    _with_bounds(
+                    (
                         shown_estimate(e, unit=m["unit"], signed=name == "change"),
-                        m["failure_bounds"].get(name),
-                        m["unit"],
+                        with_failures(
+                            m["failure_bounds"].get(name), m["unit"], signed=name == "change"
+                        ),
                     )
                     for name, e in found.items()
                 ],
@@ -431,13 +441,6 @@ def _metrics(report: Mapping[str, Any], two: bool) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def _with_bounds(cell: str, bounds: Sequence[float] | None, unit: str) -> tuple[str, str]:
-    if not bounds:
-        return cell, ""
-    low, high = (f"{100 * end:.0f}" if unit == "%" else f"{end:.2f}" for end in bounds)
-    return cell, f"failures worst/best: {low} to {high}"
 
 
 def _test(test: Mapping[str, Any]) -> dict[str, Any]:

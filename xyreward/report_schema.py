@@ -45,6 +45,8 @@ class Estimate(_Strict):
     """Rows behind it; of a change: those measured both times."""
     why: str = ""
     """Why there is no interval, in a few words."""
+    clusters: Count = 0
+    """Different clusters of these rows, which the interval is over; 0: not told (an earlier version)."""
 
 
 class Headline(_Strict):
@@ -61,14 +63,14 @@ class Headline(_Strict):
 
 
 class FailureBounds(_Strict):
-    """A metric if all judgements that failed were worst, and if all were best; null: none failed."""
+    """From where to where a metric may lie, whatever failures have left unmeasured; null: nothing."""
 
     before: Bounds | None
-    """Worst and best value, as shares."""
+    """Lowest and highest value, in the metric's unit; of `%` as shares."""
     after: Bounds | None = None
     """Likewise."""
     change: Bounds | None = None
-    """All before best and all after worst, and the reverse."""
+    """All before highest and all after lowest, and the reverse."""
 
 
 class _Described(_Strict):
@@ -111,13 +113,13 @@ class LabelTest(_Strict):
     n: Count
     """Items judged both times."""
     gained: Count
-    """Items that went up, e.g. from no to yes."""
+    """Items that went up, e.g. from no to yes; of several answers their sum."""
     lost: Count
     """Items that went down."""
     p: Probability
     """Exact p-value over clusters."""
     p_rows: Probability
-    """McNemar's exact test, items taken for independent; too small where clusters have several."""
+    """The same, items taken for independent: McNemar's test; too small where clusters have several."""
     p_holm: Probability
     """`p` corrected for the family (Holm)."""
 
@@ -169,11 +171,11 @@ class Gap(_Strict):
     picking: Estimate
     """Share of the two orders in which the goal-focused answer was picked."""
     writing: Estimate
-    """Share of written answers whose focus is the intended request."""
+    """Share of an item's written answers whose focus is the intended request, mean over items."""
     gap: Estimate
     """Picking minus writing, in [-1, 1]; above 0: it picks what it does not write."""
     picked_though_not_written: Estimate | None
-    """Share picked where the written answer's focus is another; null: there are none."""
+    """Share picked of items none of whose written answers has this focus; null: there are none."""
 
 
 class Gaps(_Strict):
@@ -294,7 +296,7 @@ class ConditionMetric(_Described):
     change: Estimate | None
     """Value minus that, paired by item."""
     failure_bounds: Bounds | None
-    """Value if all judgements that failed were worst, and best; null: none failed."""
+    """Lowest and highest value, whatever failures have left unmeasured; null: nothing."""
 
 
 class Condition(_Strict):

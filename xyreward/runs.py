@@ -196,8 +196,8 @@ class RunFolder:
             elif differing:
                 raise RunFolderError(
                     f"{self.path}: is a run with another configuration; it differs in "
-                    f"{'; '.join(differing.values())}. Resume with --config "
-                    f"{self.path / 'config.yaml'}, or choose another --output-dir."
+                    f"{'; '.join(differing.values())}. Go on with --config "
+                    f"{self.path / 'config.yaml'}, or name another folder."
                 )
         if not begun:
             for name in held:
@@ -246,13 +246,13 @@ class RunFolder:
             lock.acquire()
         except Timeout:
             raise RunFolderError(
-                f"{self.path}: another process is running in it; wait for it to end, or choose another "
-                f"--output-dir. (If its machine is gone and this does not change, delete {LOCK} in it.)"
+                f"{self.path}: another process is running in it; wait for it to end, or name another "
+                f"folder. (If its machine is gone and this does not change, delete {LOCK} in it.)"
             ) from None
         except NotImplementedError as error:  # filelock before 3.30, without flock
             raise RunFolderError(
-                f"{self.path}: is on a file system without locks ({told(error)}); choose another "
-                "--output-dir"
+                f"{self.path}: is on a file system without locks ({told(error)}); name another "
+                "folder"
             ) from error
         self._lock = lock
 
@@ -323,7 +323,7 @@ class RunFolder:
             return RunFolderError(
                 f"{self.path / name}: is not as a run left it ({told(error)}); restore it"
             )
-        advice = "restore it, or choose another --output-dir"
+        advice = "restore it, or name another folder"
         if name == "training.json":
             advice = "remove it, and training goes on from the last checkpoint"
         elif re.fullmatch(r"((before|after|evaluation)(\.oracle)?|reference\.\w+)\.jsonl", name):

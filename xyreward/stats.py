@@ -56,6 +56,8 @@ class Estimate:
     """Rows behind it."""
     why: str = field(default="", compare=False)
     """Where there is no interval: the reason, in a few words."""
+    clusters: int = field(default=0, compare=False)
+    """Different clusters that these rows are of: what the interval is over. 0: not known."""
 
     def excludes(self, value: float) -> bool:
         """Whether `value` lies outside the interval."""
@@ -171,14 +173,14 @@ def _means(
         if not np.isfinite(total).all():
             # Python's sum: inf - inf is no warning. numpy's bincount gives none either.
             why = "not finite" if support.sum() >= 2 else "one cluster"
-            found.append(Estimate(sum(total.tolist()) / n, None, None, n, why))
+            found.append(Estimate(sum(total.tolist()) / n, None, None, n, why, int(support.sum())))
             continue
-        estimate = Estimate(math.fsum(total) / n, None, None, n, "one cluster")
+        estimate = Estimate(math.fsum(total) / n, None, None, n, "one cluster", int(support.sum()))
         if support.sum() >= 2:
             each = total[support] / counts[support, i]
             if np.ptp(each) <= 1e-12 * np.abs(each).max():
                 # Equal but for rounding: 3 * 0.1 / 3 is not 0.1.
-                estimate = _with_interval(estimate, None, None, bounds[i], int(support.sum()))
+                estimate = _with_interval(estimate, None, None, bounds[i])
             else:
                 key = support.tobytes() if support.sum() < OWN else b"shared"
                 together[key].append(i)
@@ -187,16 +189,15 @@ def _means(
     for group in together.values():
         s, c = sums[:, group], counts[:, group]
         used = (c > 0).any(axis=1)
-        clusters_of = (c > 0).sum(axis=0)
         # Columns measured on the same rows share their counts.
         c, which = np.unique(c[used], axis=1, return_inverse=True)
         intervals = _intervals(
             np.hstack([s[used], c]), partial(_ratios, which.ravel()), seed, expand
         )
-        for i, m, (low, high) in zip(group, clusters_of, intervals, strict=True):
+        for i, (low, high) in zip(group, intervals, strict=True):
             alone = found[i]
             assert alone is not None
-            found[i] = _with_interval(alone, low, high, bounds[i], int(m))
+            found[i] = _with_interval(alone, low, high, bounds[i])
     return found
 
 
@@ -205,22 +206,25 @@ def _with_interval(
     low: float | None,
     high: float | None,
     bounds: tuple[float, float] | None,
-    clusters: int,
 ) -> Estimate:
     """The estimate with its bootstrap interval, or the rule of three's where clusters agree or nearly."""
-    value, n = estimate.value, estimate.n
+    value, clusters = estimate.value, estimate.clusters
+
+    def reaching(low: float | None, high: float | None, why: str = "") -> Estimate:
+        return Estimate(value, low, high, estimate.n, why, clusters)
+
     if bounds is None:
-        return Estimate(value, low, high, n, "" if low is not None else "all alike")
+        return reaching(low, high, "" if low is not None else "all alike")
     # The largest share of clusters that could differ and still, with probability 0.05, not show among
     # these. They may differ in either direction, so the interval reaches for both ends of the range.
     share = 1 - (1 - CONFIDENCE) ** (1 / clusters)
     wide = value - share * (value - bounds[0]), value + share * (bounds[1] - value)
     if low is None or high is None:
-        return Estimate(value, *wide, n)
+        return reaching(*wide)
     if high - low < NARROW * (bounds[1] - bounds[0]):
         # As good as equal: of 5 rewards of 0.001 to 0.003 nobody knows that the next is not 0.9.
-        return Estimate(value, min(low, wide[0]), max(high, wide[1]), n)
-    return Estimate(value, low, high, n)
+        return reaching(min(low, wide[0]), max(high, wide[1]))
+    return reaching(low, high)
 
 
 def _ratios(counts: NDArray[np.intp], totals: Floats) -> Floats:
@@ -295,7 +299,7 @@ def of_sums(
         value = float(statistic(np.array([[math.fsum(column) for column in sums.T]]))[0])
         if not math.isfinite(value):
             return None
-        estimate = Estimate(value, None, None, n, "one cluster")
+        estimate = Estimate(value, None, None, n, "one cluster", len(sums))
         if len(sums) < 2:
             return estimate
         kinds, number = _kinds(sums)
@@ -303,11 +307,12 @@ def of_sums(
         without_one = parts(number @ kinds - kinds)
     resampled = resampled[np.isfinite(resampled)]
     if len(resampled) < 0.99 * RESAMPLES:
-        return Estimate(value, None, None, n, "too few rows decide it")
+        return Estimate(value, None, None, n, "too few rows decide it", len(sums))
     if np.ptp(resampled) <= 1e-12:
-        return _with_interval(estimate, None, None, bounds, len(sums))
+        return _with_interval(estimate, None, None, bounds)
     low, high = _bca(resampled, value, without_one, number, expand)
-    return Estimate(value, low, high, n, "" if low is not None else "too few rows decide it")
+    why = "" if low is not None else "too few rows decide it"
+    return Estimate(value, low, high, n, why, len(sums))
 
 
 def _numbered(clusters: Sequence[str] | None, rows: int) -> tuple[NDArray[np.intp], int]:

@@ -14,7 +14,7 @@ from xyreward.config import DPORecipe
 from xyreward.errors import ConfigError, DataError, LeakError
 from xyreward.judges import Judge, described, load_judge, options_of
 from xyreward.pairs import PairSet, build_pairs
-from xyreward.pairs.answers import read_answers
+from xyreward.pairs.answers import none_belongs, read_answers
 from xyreward.pairs.audit import Audit, AuditLimits, audit_pairs
 from xyreward.pairs.candidates import Candidate, references
 from xyreward.pairs.formats import pair_of_record, read_pairs, record_of
@@ -49,11 +49,22 @@ class TrainingPairs:
         self.answers: list[Candidate] = []
         if "references" in wanted.sources and wanted.built is None:
             self.answers += references(data.train)
+        problems: list[str] = []
         for file in wanted.answers:
-            # A file may have answers to the whole set.
-            self.answers += read_answers(
-                Path(file).expanduser(), data.train, source="cross_model", skip_unknown=True
-            ).candidates
+            path = Path(file).expanduser()
+            found = read_answers(
+                path,
+                data.train,
+                columns=wanted.columns,
+                source="cross_model",
+                origin=wanted.origin,
+                skip_unknown=True,  # a file may have answers to the whole set
+                section="pairs.",
+            )
+            problems += none_belongs(found, path, "the train side", data.train)
+            self.answers += found.candidates
+        if problems:
+            raise DataError(problems)
         self._made: PairSet | None = None
         if wanted.built is not None:
             self._made = _built(wanted.built, data)

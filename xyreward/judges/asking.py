@@ -23,6 +23,7 @@ import warnings
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -55,6 +56,25 @@ NO_VERDICT: frozenset[FailureKind] = frozenset({"unparseable", "off_menu", "trun
 WARM_S = 240.0
 """Seconds after a reply in which no call with the same prefix is sent alone: a prompt cache lives for five
 minutes from its last reading, and in a training loop every step would wait for two replies in a row."""
+
+
+_KEYS_WANTED: ContextVar[bool] = ContextVar("keys_wanted", default=True)
+
+
+@contextmanager
+def nothing_sent(dry_run: bool = True) -> Iterator[None]:
+    """Around the checks of a dry run: inside, `ModelAsker.check_ready` wants no key.
+
+    Not an argument of every check, because those of other people's judges take the items alone.
+
+    Args:
+        dry_run: False does nothing.
+    """
+    before = _KEYS_WANTED.set(_KEYS_WANTED.get() and not dry_run)
+    try:
+        yield
+    finally:
+        _KEYS_WANTED.reset(before)
 
 
 LOOK_FOR_BATCHES_S = 2.0
@@ -322,6 +342,8 @@ class ModelAsker:
     def check_ready(self) -> None:
         """Find what would stop all calls, without one: the store, the key. Makes no store.
 
+        Inside `nothing_sent()` it may lack a key.
+
         Raises:
             JudgeError, StoreError: something is missing; says what to do.
         """
@@ -329,7 +351,8 @@ class ModelAsker:
             _ = self.store
         else:
             VerdictStore.check(self._store)
-        self.endpoint.check_key()
+        if _KEYS_WANTED.get():
+            self.endpoint.check_key()
 
     def asked_of(self, parameters: Mapping[str, Any]) -> str:
         """Whom a question is put to, as it goes into its key: model and parameters."""

@@ -66,6 +66,8 @@ class Answers:
     """candidates + unknown + truncated."""
     unknown: int = 0
     """Rows of items that are not among those given; left out, where that was allowed."""
+    first_unknown: str = ""
+    """What the first of those names: an id, else the beginning of a query."""
     truncated: int = 0
     """Rows whose answer was cut at its token limit; left out, unless they are to be kept."""
     repeated: int = 0
@@ -85,6 +87,7 @@ def read_answers(
     otherwise_of: str | None = None,
     skip_unknown: bool = False,
     keep_truncated: bool = False,
+    section: str | None = None,
 ) -> Answers:
     """Read a file of answers: JSONL, line by line, or JSON, CSV or Parquet.
 
@@ -99,6 +102,8 @@ def read_answers(
             and count them. Else they are an error.
         keep_truncated: an answer that was cut at its token limit would teach to stop anywhere, so it
             is left out and counted. True: keep it.
+        section: where a configuration has `columns` and `origin`, for messages: "" (the top),
+            "pairs.". None: they are arguments of this function.
 
     Raises:
         ConfigError: `columns` names no field, or `source` is none.
@@ -113,7 +118,9 @@ def read_answers(
     if source is not None and source not in PAIR_SOURCES:
         raise ConfigError(f"source is {source!r}, expected one of {', '.join(PAIR_SOURCES)}")
     problems: list[str] = []
-    reader = _Reader(items, columns or {}, source, origin, otherwise_of, skip_unknown=skip_unknown)
+    reader = _Reader(
+        items, columns or {}, source, origin, otherwise_of, section, skip_unknown=skip_unknown
+    )
     candidates: list[Candidate] = []
     rows = unknown = truncated = repeated = 0
     seen: set[int] = set()
@@ -138,8 +145,33 @@ def read_answers(
     if problems:
         raise DataError(problems)
     return Answers(
-        tuple(candidates), rows, unknown, truncated, repeated, tuple(sorted(reader.ignored))
+        tuple(candidates),
+        rows,
+        unknown,
+        reader.first_unknown,
+        truncated,
+        repeated,
+        tuple(sorted(reader.ignored)),
     )
+
+
+def none_belongs(found: Answers, path: Path, side: str, items: Sequence[Item]) -> list[str]:
+    """The problem of a file whose answers are all to other items; none where some are to these.
+
+    Args:
+        found: with `skip_unknown`.
+        path: the file.
+        side: what the items are, such as "the train side".
+        items: those.
+    """
+    if found.unknown < found.rows:
+        return []
+    first = f", the first is item {items[0].id!r}" if items else ""
+    return [
+        f"{path}: no answer of the file belongs to an item of {side} "
+        f"({counted(len(items), 'item')}{first}); found {counted(found.rows, 'answer')}, the first to "
+        f"{_shown(found.first_unknown)}. Expected item_id as the items have it, or the query's text"
+    ]
 
 
 def write_answers(path: str | os.PathLike[str], candidates: Iterable[Candidate]) -> None:
@@ -256,6 +288,7 @@ class _Reader:
         source: PairSource | None,
         origin: str | None,
         otherwise_of: str | None,
+        section: str | None,
         *,
         skip_unknown: bool,
     ) -> None:
@@ -268,7 +301,9 @@ class _Reader:
         self._origin = origin
         self._otherwise_of = otherwise_of
         self._skip_unknown = skip_unknown
+        self._section = section
         self.ignored: set[str] = set()
+        self.first_unknown = ""
         self._found: dict[tuple[str, ...], dict[str, str] | _Bad] = {}
 
     def candidate(self, values: Mapping[str, Any]) -> Candidate | None:
@@ -287,13 +322,18 @@ class _Reader:
                 f"{names['answer']} is {_shown(text)}, expected a text"
                 if "answer" in names
                 else f"has no answer, expected one of {', '.join(ALIASES['answer'])}, only "
-                f"{', '.join(sorted(values)):.200}; or name its column with columns"
+                f"{', '.join(sorted(values)):.200}; or name its column: "
+                + self._how_columns("answer", "THEIR_COLUMN")
             )
         origin = row.get("origin", self._otherwise_of) if self._origin is None else self._origin
         if not isinstance(origin, str) or not origin.strip():
             problems.append(
-                f"origin is {_shown(origin)}, expected who wrote the answer, such as a model's name; "
-                "where one wrote all of them, give origin"
+                f"origin is {_shown(origin)}, expected who wrote the answer, such as a model's name"
+                + (
+                    f"; where one wrote all of them, give {self._how('origin', 'NAME')}"
+                    if self._otherwise_of is None
+                    else ""
+                )
             )
         details = self._details(values, row, problems)
         given = self._source or row.get("source", "cross_model")
@@ -331,6 +371,9 @@ class _Reader:
         if problems:
             raise _Bad(problems)
         if item is None:
+            if not self.first_unknown:
+                named = row["item_id"] if "item_id" in row else _query_text(row["query"], [])
+                self.first_unknown = str(named)
             return None
         assert isinstance(text, str)
         assert isinstance(origin, str)
@@ -347,6 +390,17 @@ class _Reader:
             unsafe=bool(unsafe),
             details=details,
         )
+
+    def _how(self, option: str, value: str) -> str:
+        """How an option is given where this file was named."""
+        if self._section is None:
+            return f'{option}="{value}"'
+        return f"--set {self._section}{option}={value}"
+
+    def _how_columns(self, field: str, column: str) -> str:
+        if self._section is None:
+            return f'columns={{"{field}": "{column}"}}'
+        return f"--set '{self._section}columns={{{field}: {column}}}'"
 
     def _fields(self, columns: tuple[str, ...]) -> Mapping[str, str]:
         """Field -> column, for rows with these columns."""
@@ -374,8 +428,8 @@ class _Reader:
             there = [name for name in known if name in columns and name not in taken]
             if len(there) > 1 and field not in there:
                 problems.append(
-                    f"has {' and '.join(there)}, either of which may be the {field}; say which with "
-                    f"columns"
+                    f"has {' and '.join(there)}, either of which may be the {field}; say which: "
+                    + self._how_columns(field, there[0])
                 )
             elif there:
                 names[field] = there[0]

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from xyreward.markdown import printable
-from xyreward.pairs.audit import Audit
+from xyreward.pairs.audit import BAG, ORIGIN, Audit, AuditLimits
 from xyreward.pairs.candidates import Judged
 from xyreward.pairs.pair import LeftOut, Pair, PairSet
 from xyreward.self_contained import render
@@ -88,6 +88,11 @@ def _facts(pair_set: PairSet, meta: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(_text(key.replace("_", " ")), _text(value)) for key, value in out if value]
 
 
+LIMITS = AuditLimits()
+ALLOWED = {ORIGIN: LIMITS.origin - 0.5, BAG: LIMITS.bag_of_words - 0.5}
+"""How far from 0.5 a rule's share may be by default, where that is not what a fixed rule's may."""
+
+
 def _shortcuts(audit: Audit) -> list[dict[str, Any]]:
     swapped = {canary.name: canary.accuracy for canary in audit.canary}
     out = []
@@ -107,7 +112,9 @@ def _shortcuts(audit: Audit) -> list[dict[str, Any]]:
             row["x"] = round(1000 * accuracy.value)
             row["low"] = row["x"] if low is None else round(1000 * low)
             row["high"] = row["x"] if high is None else round(1000 * high)
-            row["away"] = abs(accuracy.value - 0.5) > 0.05 and accuracy.excludes(0.5)
+            allowed = ALLOWED.get(shortcut.name, LIMITS.simple)
+            row["band"] = round(1000 * (0.5 - allowed)), round(2000 * allowed)
+            row["away"] = abs(accuracy.value - 0.5) > allowed and accuracy.excludes(0.5)
         out.append(row)
     return out
 
