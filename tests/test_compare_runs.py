@@ -354,6 +354,55 @@ def test_a_damaged_file_is_named(text: str, dpo: str, single: str) -> None:
         compare_runs([dpo, single])
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("item_id", []),
+        ("kind", "other"),
+        ("answer", 5),
+        ("answer_index", -1),
+        ("soft_reward", math.nan),
+        ("verdict", {"focus": "stated"}),
+        ("verdict", [1]),
+        ("failure", "x"),
+        ("better", {"total": -1.0, "tokens": 0}),
+        ("better", "x"),
+    ],
+)
+def test_a_row_whose_field_is_of_another_type_is_named(
+    field: str, value: Any, dpo: str, single: str
+) -> None:
+    file = Path(dpo, "after.jsonl")
+    head, first, *rest = file.read_text("utf-8").splitlines()
+    file.write_text("\n".join([head, json.dumps({**json.loads(first), field: value}), *rest]))
+    where = "NaN is not a number" if value is math.nan else field
+    with pytest.raises(RunFolderError, match=rf"after\.jsonl: .*line 2: {where}.*; restore it$"):
+        compare_runs([dpo, single])
+
+
+@pytest.mark.parametrize("line", [0, 1])
+def test_a_field_of_another_version_is_no_damage_and_nothing_to_remove(
+    line: int, dpo: str, single: str
+) -> None:
+    file = Path(dpo, "after.jsonl")
+    lines = file.read_text("utf-8").splitlines()
+    lines[line] = json.dumps({**json.loads(lines[line]), "later": 1})
+    file.write_text("\n".join(lines))
+    said = r"of another version of xyreward \(.*does not know later\); read it with that"
+    with pytest.raises(RunFolderError, match=said) as caught:
+        compare_runs([dpo, single])
+    assert "computed anew" not in str(caught.value)
+
+
+@pytest.mark.parametrize("section", ["[1]", "abc", "5"])
+def test_a_configuration_whose_section_is_no_section_is_named(
+    section: str, dpo: str, single: str
+) -> None:
+    Path(dpo, "config.yaml").write_text(f"evaluation: {section}\n")
+    with pytest.raises(RunFolderError, match=r"config\.yaml: .*evaluation is .*; restore it"):
+        compare_runs([dpo, single])
+
+
 def test_names_from_files_are_shown_as_code_and_the_json_is_ascii(tmp_path: Path, dpo: str) -> None:
     evil = "<script>|\x1b[31m `x`\u202e"
     other = run_folder(tmp_path / "other", {"evaluation": evaluation(*of(OTHER), policy=evil)})

@@ -1,6 +1,7 @@
 """A run's figures in the hub's forms: read by the hub's own library, refused where they would mislead."""
 
 import json
+import math
 import os
 import sys
 from dataclasses import replace
@@ -237,6 +238,40 @@ def test_a_folder_without_a_report_or_with_a_damaged_one_is_named(tmp_path: Path
     run(tmp_path)
     (tmp_path / "report.json").write_text('{"policies": 1}')
     with pytest.raises(RunFolderError, match=r"report\.json: is not as a run left it"):
+        eval_results(tmp_path)
+
+
+def _metric(report: Any) -> Any:
+    return next(line for line in report["metrics"] if line["key"] == "intended_solution")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda r: r.update(metrics=[1]),
+        lambda r: r.update(judge=None),
+        lambda r: r.pop("judge"),
+        lambda r: r["failures"].update(after=[1]),
+        lambda r: r["facts"].update(sources=5),
+        lambda r: _metric(r)["after"].update(value=math.nan),
+        lambda r: _metric(r)["after"].update(value=None),
+        lambda r: _metric(r)["after"].update(value="61"),
+    ],
+)
+def test_a_figure_that_is_none_is_not_published(tmp_path: Path, spoil: Any) -> None:
+    run(tmp_path)
+    report = json.loads((tmp_path / "report.json").read_text("utf-8"))
+    spoil(report)
+    (tmp_path / "report.json").write_text(json.dumps(report), "utf-8")
+    with pytest.raises(RunFolderError, match=r"report\.json: is not as a run left it"):
+        eval_results(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["items: mini", "items: [1]", "items: [{}]", "evaluation: [1]"])
+def test_a_configuration_that_is_none_is_named(tmp_path: Path, text: str) -> None:
+    run(tmp_path)
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(RunFolderError, match=r"config\.yaml: is not as a run left it"):
         eval_results(tmp_path)
 
 

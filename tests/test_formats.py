@@ -381,6 +381,8 @@ def test_an_edited_card_and_left_out_copies_are_fine(tmp_path: Path) -> None:
         ({"schema": 2}, "schema 2, this version of xyreward reads 1"),
         ({"pairs_hash": "0" * 64}, "the manifest says 000000000000"),
         ({"files": []}, "is not a manifest of pairs"),
+        ({"set": []}, "is not a manifest of pairs"),
+        ({"set": {"candidates": []}}, "not as write_pairs leaves it"),
         ({"files": {"../secret": {}}}, "names a file outside its folder"),
         ({"files": {"/etc/hostname": {}}}, "names a file outside its folder"),
         ({"set": {"candidates": 12}}, "not as write_pairs leaves it"),

@@ -164,7 +164,7 @@ def test_a_data_error_shows_the_first_problems_and_keeps_all_also_in_another_pro
         assert len(seen.problems) == 25
         text = str(seen)
         assert text.startswith("25 problems in the data:\n  row 0: bad\n")
-        assert text.endswith("  row 19: bad\n  ... and 5 more (all in `.problems`)")
+        assert text.endswith("  row 19: bad\n  ... and 5 more")
     assert str(DataError(["row 1: bad"])) == "1 problem in the data:\n  row 1: bad"
 
 

@@ -242,8 +242,12 @@ class FilePolicy:
             raise DataError(
                 [
                     f"{path}: {len(missing)} of {len(items)} items have no answer, the first is "
-                    f"{missing[0]!r}; add them, or set policy_options.allow_missing to true, and they count "
-                    "as failures"
+                    f"{missing[0]!r:.80}; add them"
+                    + (
+                        ", at least one: allow_missing leaves out some, not all"
+                        if allow_missing
+                        else ", or set policy_options.allow_missing to true, and they count as failures"
+                    )
                 ]
             )
         notes = []

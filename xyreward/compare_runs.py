@@ -161,11 +161,11 @@ def _read(label: str, name: str, folder: RunFolder, which: str) -> Read:
             AttributeError,
             RecursionError,
         ) as error:
-            raise folder.damaged(file, error) from None
+            raise folder.damaged(file, error, only_read=True) from None
 
     evaluation = parsed(f"{which}.jsonl", Evaluation.from_jsonl)
     data = parsed("data.json", lambda text: dict(json.loads(text)))
-    config = parsed("config.yaml", lambda text: dict(parse_yaml(text, "config.yaml")))
+    config = parsed("config.yaml", _sections)
     section = (config or {}).get("evaluation") or {}
     return Read(
         label,
@@ -176,6 +176,14 @@ def _read(label: str, name: str, folder: RunFolder, which: str) -> Read:
         if config is None
         else {key: value for key, value in section.items() if key not in WITHOUT_EFFECT},
     )
+
+
+def _sections(text: str) -> dict[str, Any]:
+    """Of a configuration, of which the section `evaluation` is looked at."""
+    found = dict(parse_yaml(text, "config.yaml"))
+    if not isinstance(section := found.get("evaluation") or {}, Mapping):
+        raise ValueError(f"evaluation is {section!r:.80}, expected keys with values")
+    return found
 
 
 # ---------------------------------------------------------------- what may be compared

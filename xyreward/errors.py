@@ -3,6 +3,7 @@
     XYRewardError
     ├── DataError          items or answers from outside are malformed; `.problems` lists them all
     ├── LeakError          training data overlaps with held-out data; `.offending` lists the ids
+    ├── OtherVersion       a file has fields that this version does not know; read it with its own
     ├── ConfigError        a configuration names an unknown key or an impossible value
     ├── RunFolderError     a run folder would be overwritten, or belongs to another configuration
     ├── MissingDependency  an extra or a model package is not installed; the message says how
@@ -50,7 +51,7 @@ class DataError(XYRewardError, ValueError):
         self.problems = [printable(problem) for problem in problems]
         """One line per problem: file, row, field, what was found, what was expected."""
         more = len(self.problems) - shown
-        tail = f"\n  ... and {more} more (all in `.problems`)" if more > 0 else ""
+        tail = f"\n  ... and {more} more" if more > 0 else ""
         noun = "problem" if len(self.problems) == 1 else "problems"
         super().__init__(
             f"{len(self.problems)} {noun} in the data:\n  "
@@ -61,6 +62,10 @@ class DataError(XYRewardError, ValueError):
     def __reduce__(self) -> tuple[Any, ...]:
         # Exception would pickle the message alone, and a worker process would lose the list.
         return type(self), (self.problems,)
+
+
+class OtherVersion(XYRewardError, ValueError):  # noqa: N818  # reads as what it is
+    """A file has what this version of xyreward does not know: another one wrote it."""
 
 
 class LeakError(XYRewardError, ValueError):

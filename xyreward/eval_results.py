@@ -19,7 +19,6 @@ Not here: the card's text (`model_card.py`), the report (`report.py`).
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from ruamel.yaml import YAML
 
 from xyreward import __version__
@@ -35,6 +35,7 @@ from xyreward.errors import ConfigError, DataError, MissingDependency
 from xyreward.evaluation import METRICS, Metric, metrics_of
 from xyreward.items import ItemKind
 from xyreward.locate import is_hub_name
+from xyreward.report import read_report
 from xyreward.runs import RunFolder
 from xyreward.which_items import is_whole_side, which_items
 
@@ -345,6 +346,19 @@ def benchmark_of(text: str) -> str:
     return name
 
 
+class _Source(BaseModel):
+    source: str
+    kinds: list[str] = []
+    revision: str | None = None
+
+
+class _Sections(BaseModel):
+    """Of a configuration, what is looked at here."""
+
+    items: list[_Source] | None = None
+    evaluation: dict[str, Any] | None = None
+
+
 def _read(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any], EvaluationConfig]:
     texts = {name: folder.read(name) for name in ("report.json", "config.yaml")}
     if absent := [name for name, text in texts.items() if text is None]:
@@ -354,15 +368,19 @@ def _read(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any], Evaluation
             ]
         )
     try:
-        report = dict(json.loads(texts["report.json"] or ""))
-        {**report["policies"]}, report["metrics"], {**report["failures"]}, {**report["facts"]}
+        report = read_report(texts["report.json"] or "")
+        if not isinstance(report["facts"].get("sources", []), list):
+            raise ValueError("facts.sources is no list")
+        if any(line["part"] == "writing" for line in report["metrics"]) and not report["judge"]:
+            raise ValueError("judge is not named, and answers were judged")
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise folder.damaged("report.json", error) from None
+        raise folder.damaged("report.json", error, only_read=True) from None
     try:
         config = dict(parse_yaml(texts["config.yaml"] or "", "config.yaml"))
+        _Sections.model_validate(config)
         evaluation = EvaluationConfig.model_validate(config.get("evaluation") or {})
     except (ConfigError, ValueError, TypeError) as error:
-        raise folder.damaged("config.yaml", error) from None
+        raise folder.damaged("config.yaml", error, only_read=True) from None
     return report, config, evaluation
 
 

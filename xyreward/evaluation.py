@@ -42,6 +42,7 @@ from xyreward.errors import ConfigError, JudgeError
 from xyreward.items import AnswerKind, Item, ItemKind, Reference
 from xyreward.judges import Judge, load_judge
 from xyreward.judges.panel import PanelJudge, model_judges
+from xyreward.kept_rows import read_lines
 from xyreward.partial import Partial
 from xyreward.policy import Answer, LogProb
 from xyreward.prices import without_url
@@ -197,13 +198,17 @@ class Evaluation:
 
     @classmethod
     def from_jsonl(cls, text: str) -> Evaluation:
-        """What `to_jsonl` wrote."""
-        # Not splitlines(): an answer may hold U+2028, which JSON leaves as it is.
-        head, *lines = (json.loads(line) for line in text.split("\n") if line)
+        """What `to_jsonl` wrote.
+
+        Raises:
+            OtherVersion: a field that this version does not know.
+            ValueError: it is something else; says which line, which field.
+        """
+        head, lines = read_lines(text)
         rows = []
         for line in lines:
             for name in ("better", "worse"):
-                line[name] = LogProb(**line[name]) if line[name] else None
+                line[name] = LogProb(**line[name]) if line.get(name) else None
             rows.append(Row(**line))
         return cls(
             policy=head["policy"],

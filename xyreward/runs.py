@@ -51,7 +51,7 @@ from pydantic import BaseModel
 from xyreward.config import dump_yaml, parse_yaml
 from xyreward.dispatch import Limits
 from xyreward.embedded import is_whole_safetensors
-from xyreward.errors import ConfigError, RunFolderError, told
+from xyreward.errors import ConfigError, OtherVersion, RunFolderError, told
 from xyreward.prices import without_url
 
 PACKAGES = (
@@ -306,8 +306,23 @@ class RunFolder:
         except (OSError, UnicodeDecodeError) as error:
             raise self.damaged(name, error) from None
 
-    def damaged(self, name: str, error: Exception) -> RunFolderError:
-        """The error to raise about a file that is not as a run left it."""
+    def damaged(self, name: str, error: Exception, *, only_read: bool = False) -> RunFolderError:
+        """The error to raise about a file that is not as a run left it.
+
+        Args:
+            name: of the file.
+            error: what was found.
+            only_read: by a command that computes nothing anew.
+        """
+        if isinstance(error, OtherVersion):
+            return RunFolderError(
+                f"{self.path / name}: is of another version of xyreward ({told(error)}); read it with that "
+                "one. To remove it would lose what it holds"
+            )
+        if only_read:
+            return RunFolderError(
+                f"{self.path / name}: is not as a run left it ({told(error)}); restore it"
+            )
         advice = "restore it, or name another folder"
         if name == "training.json":
             advice = "remove it, and training goes on from the last checkpoint"

@@ -715,10 +715,17 @@ def read_pairs(folder: str | os.PathLike[str]) -> PairFolder:
             **{name: _frozen(value) for name, value in manifest["set"].items()},
         )
         audit = Audit.from_dict(parse_json((path / "audit.json").read_text("utf-8")))
-        meta = parse_json((path / "meta.json").read_text("utf-8"))
+        meta = dict(parse_json((path / "meta.json").read_text("utf-8")))
     except DataError:
         raise
-    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (
+        OSError,
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ) as error:
         raise DataError([f"{path}: not as write_pairs leaves it: {told(error)}"]) from None
     if pair_set.hash != manifest.get("pairs_hash"):
         raise DataError(
@@ -729,7 +736,7 @@ def read_pairs(folder: str | os.PathLike[str]) -> PairFolder:
         )
     if problem := _foreign(audit, pair_set):
         raise DataError([f"{path}: {problem}; build the pairs again"])
-    return PairFolder(pair_set, audit, dict(meta))
+    return PairFolder(pair_set, audit, meta)
 
 
 def _manifest(path: Path) -> dict[str, Any]:
@@ -740,7 +747,9 @@ def _manifest(path: Path) -> dict[str, Any]:
         raise DataError([f"{path}: {what}, expected a folder of xyreward pairs"]) from None
     except (OSError, ValueError) as error:
         raise DataError([f"{path / MANIFEST}: cannot be read: {told(error)}"]) from None
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+    if not isinstance(manifest, dict) or not all(
+        isinstance(manifest.get(key, {}), dict) for key in ("files", "set")
+    ):
         raise DataError([f"{path / MANIFEST}: is not a manifest of pairs; build the pairs again"])
     if manifest.get("schema") != SCHEMA:
         raise DataError(
