@@ -392,7 +392,9 @@ def test_why_no_pair_is_left_says_what_was_read_and_which_limit_left_none(tmp_pa
     file = tmp_path / "a.jsonl"
     items = few(tmp_path)
     name = load_items(items[0]["source"])[0].id
-    rows = [{"item_id": n, "answer": "x", "model": "m"} for n in ("elsewhere", name)]
+    rows: list[dict[str, Any]] = [
+        {"item_id": n, "answer": "x", "model": "m"} for n in ("elsewhere", name)
+    ]
     rows[1]["truncated"] = True
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     none = job(items=items, sources=["cross_model"], answers=[str(file)], judge="local")
