@@ -344,7 +344,23 @@ def test_what_is_no_run_is_named_with_what_there_is(tmp_path: Path, dpo: str) ->
     assert "is no folder" in problems[2]
     assert "has no later.jsonl; there is after, before" in problems[3]
     (problem,) = refused([f"{dpo}:before"])
-    assert "one evaluation, expected two or more" in problem
+    assert problem.endswith(
+        f"one evaluation, expected two or more; name another run, or one more of this: {dpo}:after"
+    )
+
+
+def test_a_run_alone_is_told_only_evaluations_that_it_has(tmp_path: Path, dpo: str) -> None:
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "evaluation.jsonl").write_bytes((Path(dpo) / "before.jsonl").read_bytes())
+    (problem,) = refused([str(alone)])
+    assert problem.endswith("expected two or more; name another run")
+    told = alone / "evaluation.oracle.jsonl"
+    told.write_bytes((Path(dpo) / "before.jsonl").read_bytes())
+    (problem,) = refused([str(alone)])
+    assert problem.endswith(f"or one more of this: {alone}:evaluation.oracle")
+    (problem,) = refused([])
+    assert problem.endswith("expected two or more; name another run")
 
 
 @pytest.mark.parametrize("text", ["", "{}\n", "[1]\n", '{"policy": "p"}\n{}\n'])

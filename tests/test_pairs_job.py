@@ -195,6 +195,16 @@ def test_a_writer_or_a_policy_without_a_key_is_found_before_the_other_is_asked(
     assert api.stats.calls == 0
 
 
+def test_a_section_that_is_left_out_is_named_by_what_it_set(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    PreparedJob(job(items=few(tmp_path), tokens={"max_length": 2048}), out).run()
+    with pytest.raises(RunFolderError) as refused:
+        PreparedJob(job(items=few(tmp_path)), out)
+    assert "; it differs in config.tokens.max_length (was 2048, is None). Give" in str(
+        refused.value
+    )
+
+
 def test_a_folder_of_other_pairs_is_refused_before_anything_is_sent(
     tmp_path: Path, api: FakeAPI
 ) -> None:
@@ -380,9 +390,15 @@ def test_a_link_to_an_empty_folder_or_to_none_yet_is_followed(tmp_path: Path) ->
 
 def test_why_no_pair_is_left_says_what_was_read_and_which_limit_left_none(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
-    file.write_text(json.dumps({"item_id": "elsewhere", "answer": "x", "model": "m"}) + "\n")
-    none = job(items=few(tmp_path), sources=["cross_model"], answers=[str(file)], judge="local")
-    with pytest.raises(DataError, match="0 of 1 answer; 1 is to other items"):
+    items = few(tmp_path)
+    name = load_items(items[0]["source"])[0].id
+    rows: list[dict[str, Any]] = [
+        {"item_id": n, "answer": "x", "model": "m"} for n in ("elsewhere", name)
+    ]
+    rows[1]["truncated"] = True
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    none = job(items=items, sources=["cross_model"], answers=[str(file)], judge="local")
+    with pytest.raises(DataError, match="0 of 2 answers; 1 is to other items, 1 was cut"):
         PreparedJob(none, tmp_path / "out").run()
     with pytest.raises(
         DataError, match=r"no pair is left of \d+ that were made.*control_share=0.25"

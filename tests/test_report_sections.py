@@ -465,3 +465,8 @@ def test_bounds_are_lowest_first_and_in_the_unit_of_their_metric() -> None:
     assert bounds["invents a misconception, % ↓"] == "with failures: 0 to 10"
     assert bounds["answers directly, % ↑"] == "with failures: 90 to 100"
     assert bounds["soft reward ↑"] == "with failures: 0.45 to 0.55"
+
+
+def test_one_item_and_one_control_are_singular() -> None:
+    page = to_markdown(build_report(evaluation(*of("gd"), parts=("writing",))))
+    assert "1 item with a hidden goal, 1 control." in page

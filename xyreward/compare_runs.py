@@ -102,8 +102,13 @@ def read_runs(names: Sequence[str]) -> list[Read]:
             problems.append(f"{name}: {_absent(folder, asked, sorted(there))}")
         found += [(f"{folder}:{one}", there[one], one) for one in wanted if one in there]
     if not problems and len(found) < 2:
+        others: list[str] = []
+        for _, _, which in found:
+            folder, _ = _parted(names[0])
+            others = [f"{folder}:{one}" for one in sorted(_evaluations(folder)) if one != which]
         problems.append(
-            f"{', '.join(names)}: one evaluation, expected two or more; name another run, or :before of this"
+            f"{', '.join(names)}: one evaluation, expected two or more; name another run"
+            + (f", or one more of this: {', '.join(others)}" if others else "")
         )
     if len(found) > len(string.ascii_uppercase):
         problems.append(f"{len(found)} runs, expected at most {len(string.ascii_uppercase)}")

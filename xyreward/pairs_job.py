@@ -22,6 +22,7 @@ from typing import Any
 
 from xyreward import locate
 from xyreward.config import PairsJob
+from xyreward.differing import differences, was_and_is
 from xyreward.errors import ConfigError, DataError, MissingDependency, RunFolderError, told
 from xyreward.items import Item, items_hash
 from xyreward.judges import Judge, described, joined_options, load_asker, load_judge, options_of
@@ -271,7 +272,11 @@ class PreparedJob:
             raise RunFolderError(f"{out}: is there and is no folder of pairs; give another --out")
         found = read_pairs(out)
         new = json.loads(json.dumps(self._meta([], {})))
-        differing = _differences({**found.meta, "notes": [], "unfinished": {}}, new)
+        old = {**found.meta, "notes": [], "unfinished": {}}
+        differing = [
+            f"{place} ({was_and_is(before, now)})"
+            for place, before, now in sorted(differences(old, new), key=lambda found: found[0])
+        ]
         if differing:
             raise RunFolderError(
                 f"{out}: holds pairs of another job, and is not overwritten; it differs in "
@@ -595,14 +600,3 @@ def _config(job: PairsJob) -> dict[str, Any]:
     for name in ("judge_options", "policy_options", "writer_options"):
         found[name] = {k: v for k, v in getattr(job, name).items() if k not in OF_THE_BILL}
     return found
-
-
-def _differences(old: Any, new: Any, place: str = "") -> list[str]:
-    """Places in which two values of JSON differ, with both."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        return [
-            line
-            for key in sorted({*old, *new})
-            for line in _differences(old.get(key), new.get(key), f"{place}.{key}".lstrip("."))
-        ]
-    return [] if old == new else [f"{place} (was {old!r:.60}, is {new!r:.60})"]

@@ -109,6 +109,7 @@ from xyreward.splits import Splits
 from xyreward.tracking import check_trackers, log_report, tensorboard_in
 from xyreward.training_prompts import Prompts
 from xyreward.which_items import is_whole_side, which_items
+from xyreward.words import counted
 
 T = TypeVar("T")
 
@@ -1416,7 +1417,7 @@ def estimates(config: Recipe, data: Data, times: int = 1) -> list[str]:
 
 def _kinds(items: Sequence[Item]) -> str:
     controls = sum(item.kind == "control" for item in items)
-    return f"{len(items) - controls} with a hidden goal, {controls} controls"
+    return f"{len(items) - controls} with a hidden goal, {counted(controls, 'control')}"
 
 
 def planned_steps(settings: Any, pairs: int) -> str:

@@ -16,7 +16,7 @@ from xyreward.evaluation import METRICS, Headline
 from xyreward.markdown import code, plain
 from xyreward.published import Band, beside_of_report
 from xyreward.stats import Estimate
-from xyreward.words import noun, of_whom, with_failures
+from xyreward.words import counted, noun, of_whom, with_failures
 
 EXPLAINED = "xyreward's docs/report.md"
 KINDS = {"xy": "items with a hidden goal", "control": "controls", None: "all items"}
@@ -76,7 +76,8 @@ def _intro(report: Data, two: bool) -> list[str]:
     return [
         "# Held-out evaluation",
         "",
-        f"{counts['xy']} items with a hidden goal, {counts['control']} controls{answers}. {judge}"
+        f"{counted(counts['xy'], 'item')} with a hidden goal, {counted(counts['control'], 'control')}"
+        f"{answers}. {judge}"
         "Brackets are 95 % intervals over clusters of items (BCa bootstrap, expanded for few clusters)"
         + ("; changes are paired by item." if two else "."),
         "",

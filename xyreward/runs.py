@@ -49,6 +49,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from xyreward.config import dump_yaml, parse_yaml
+from xyreward.differing import was_and_is
 from xyreward.dispatch import Limits
 from xyreward.embedded import is_whole_safetensors
 from xyreward.errors import ConfigError, OtherVersion, RunFolderError, told
@@ -436,7 +437,7 @@ def _differences(path: Path, before: str, after: str) -> dict[str, str]:
     new = _flat(parse_yaml(after, "this configuration"))
     old, new = _deciding(old), _deciding(new)
     return {
-        key: f"{key} (was {old.get(key)!r:.60}, is {new.get(key)!r:.60})"
+        key: f"{key} ({was_and_is(old.get(key), new.get(key))})"
         for key in sorted({*old, *new} - {"output_dir"})
         if old.get(key) != new.get(key)
     }

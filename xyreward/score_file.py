@@ -19,7 +19,6 @@ import asyncio
 import hashlib
 import json
 import os
-import re
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
@@ -31,6 +30,7 @@ from typing import Any, NoReturn
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
+from xyreward.differing import differences, was_and_is
 from xyreward.errors import DataError, JudgeError, RunFolderError
 from xyreward.items import Item, items_hash
 from xyreward.judges import Judge
@@ -534,30 +534,8 @@ def _differing(old: Any, new: Mapping[str, Any], name: str) -> str:
     if not isinstance(old, dict):
         return f"nothing beside it says of which, expected {name}"
     return ", ".join(
-        f"{name} was {_shown(before)}, is {_shown(now)}"
-        for name, before, now in _differences(old, new, "")
+        f"{place} {was_and_is(before, now)}" for place, before, now in differences(old, new)
     )
-
-
-def _differences(old: Any, new: Any, name: str) -> Iterator[tuple[str, Any, Any]]:
-    """The innermost settings that differ, with both values: of a long nest only that can be read."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        for key in {**old, **new}:
-            inner = f"{name}.{key}" if name else str(key)
-            yield from _differences(old.get(key), new.get(key), inner)
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for number, (before, now) in enumerate(zip(old, new, strict=True)):
-            inner = name if len(old) == 1 else f"{name}[{number}]"
-            yield from _differences(before, now, inner)
-    elif old != new:
-        yield name, old, new
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    if re.fullmatch("'[0-9a-f]{64}'", text):
-        return f"{text[:13]}...'"  # a hash: nobody reads more of it
-    return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 def _append(partial: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
+from xyreward.differing import differences, was_and_is
 from xyreward.errors import ConfigError, DataError, RunFolderError, told
 from xyreward.items import (
     ANSWER_KINDS,
@@ -667,9 +668,7 @@ def check_job(out: Path, job: Mapping[str, Any]) -> int:
         _refuse(out, f"nothing beside it says how it was made, expected {job_file(out).name}")
     if old != job:
         differing = ", ".join(
-            f"{name} was {old.get(name)!r:.60}, is {job.get(name)!r:.60}"
-            for name in {**old, **job}
-            if old.get(name) != job.get(name)
+            f"{place} {was_and_is(before, now)}" for place, before, now in differences(old, job)
         )
         _refuse(out, differing)
     return missing
