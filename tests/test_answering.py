@@ -349,14 +349,16 @@ def test_items_without_an_answer_are_an_error_or_failures(tmp_path: Path) -> Non
 
 
 def test_a_file_without_any_answer_is_not_advised_what_is_set_already(tmp_path: Path) -> None:
-    name = answers(tmp_path, {"item_id": "elsewhere", "answer": "a"})
-    items = [make_item(id="x" * 1000)]
+    name = answers(tmp_path, {"item_id": ITEMS[0].id, "answer": "a"})
+    long = make_item(id="x" * 1000)
     with pytest.raises(DataError, match=r"set .*allow_missing to true") as caught:
-        FilePolicy.load(name, items)
+        FilePolicy.load(name, [ITEMS[0], long])
     assert len(str(caught.value)) < 600
-    with pytest.raises(DataError, match="at least one") as caught:
-        FilePolicy.load(name, items, allow_missing=True)
-    assert "to true" not in str(caught.value)
+    for allow_missing in (False, True):
+        with pytest.raises(DataError, match="no answer of the file belongs to") as caught:
+            FilePolicy.load(name, [long], allow_missing=allow_missing)
+        assert "to true" not in str(caught.value)
+        assert len(str(caught.value)) < 600
 
 
 def test_a_file_with_answers_of_several_models_needs_the_name_of_one(tmp_path: Path) -> None:

@@ -430,9 +430,9 @@ def test_settings_of_the_training_may_change_until_it_has_begun(
         (
             "before.jsonl",
             '{"policy": "x"',
-            "before.jsonl: is not as a run left it (JSONDecodeError",
+            "before.jsonl: is not as a run left it (ValueError: line 1: Expecting ','",
         ),
-        ("before.jsonl", "[1]\n", "before.jsonl: is not as a run left it (TypeError"),
+        ("before.jsonl", "[1]\n", "is not as a run left it (ValueError: line 1: is no object"),
         ("before.jsonl", "", "remove it, and it is computed anew"),
         ("before.jsonl", None, "3 items that are not the 4 of this run"),
         ("data.json", '{"pairs', "data.json: is not as a run left it (JSONDecodeError"),

@@ -167,11 +167,11 @@ def none_belongs(found: Answers, path: Path, side: str, items: Sequence[Item]) -
     """
     if found.unknown < found.rows:
         return []
-    first = f", the first is item {items[0].id!r}" if items else ""
+    first = f", the first is item {items[0].id!r:.80}" if items else ""
     return [
         f"{path}: no answer of the file belongs to an item of {side} "
         f"({counted(len(items), 'item')}{first}); found {counted(found.rows, 'answer')}, the first to "
-        f"{_shown(found.first_unknown)}. Expected item_id as the items have it, or the query's text"
+        f"{_shown(found.first_unknown):.80}. Expected item_id as the items have it, or the query's text"
     ]
 
 
