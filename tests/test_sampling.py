@@ -14,9 +14,18 @@ import torch
 
 from xyreward.errors import ConfigError, DataError, JudgeError, RunFolderError
 from xyreward.judges import load_asker
+from xyreward.judges.chat import read_completion
 from xyreward.pairs.answers import read_answers
-from xyreward.pairs.sampling import Sampled, Sampling, answer_seed, estimate_samples, sample
+from xyreward.pairs.sampling import (
+    Sampled,
+    Sampling,
+    answer_seed,
+    estimate_samples,
+    read_sample,
+    sample,
+)
 from xyreward.policy import Policy, _Draws, load_policy
+from xyreward.reading import ReadingProblem
 from xyreward.testing import FakeAPI, Faults, make_item, tiny_policy
 
 ITEMS = [make_item(id=f"i{n}", query=f"{'long ' * n}question {n}?") for n in range(5)]
@@ -399,3 +408,23 @@ def test_a_wrong_key_stops_at_once_and_keeps_the_file_for_later(tmp_path: Path) 
     assert not out.exists()
     told = json.loads((tmp_path / "a.jsonl.job").read_text())
     assert told["missing"] == 15
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "outcome"),
+    [
+        ({"content": 5}, "stop", "unparseable"),
+        ({"content": {"text": "a"}}, "length", "unparseable"),
+        # The policy says nothing, which is an answer: the worst one.
+        ({"content": ""}, "stop", ""),
+        ({"content": None}, "stop", ""),
+        ({}, "stop", ""),
+    ],
+)
+def test_a_reply_that_is_no_text_is_a_failure_and_no_empty_answer(
+    message: dict[str, Any], reason: str, outcome: str
+) -> None:
+    reply = read_completion({"choices": [{"message": message, "finish_reason": reason}]})
+    assert reply is not None
+    found = read_sample(reply)
+    assert (found.kind if isinstance(found, ReadingProblem) else found["text"]) == outcome

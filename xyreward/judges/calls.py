@@ -95,6 +95,8 @@ class Reply:
     model: str = ""
     """As the server names it: metadata, not part of any key."""
     request_id: str = ""
+    has_text: bool = True
+    """False where the server sent something else than text, which is not a model that says nothing."""
 
     def __post_init__(self) -> None:
         # As the store has it: what is made of a reply must not depend on where it was read from.

@@ -449,6 +449,7 @@ def read_completion(completion: object, request_id: str = "") -> Reply | None:
         detail=detail,
         model=str(completion.get("model") or ""),
         request_id=request_id or str(completion.get("id") or ""),
+        has_text=content is None or isinstance(content, str),  # null: the model said nothing
     )
 
 

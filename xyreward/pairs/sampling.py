@@ -557,7 +557,7 @@ def _questions(
                         "vote": str(number),
                     },
                     record="completion",
-                    read=_read,
+                    read=read_sample,
                     again=lambda call, _: call,
                     output_tokens=usual,
                 )
@@ -591,10 +591,12 @@ def _call(item: Item, sampling: Sampling, number: int, *, seeded: bool) -> Call:
     )
 
 
-def _read(reply: Reply) -> Mapping[str, Any] | ReadingProblem:
+def read_sample(reply: Reply) -> Mapping[str, Any] | ReadingProblem:
     """The answer; a refusal of the API itself (a filter) is none of the policy's words."""
     if reply.stop == "refused":
         return ReadingProblem("refused", reply.detail or "the API refused and gave no reason")
+    if not reply.has_text:  # taken for an empty answer it would be the worst one
+        return ReadingProblem("unparseable", "`content` of the reply is no text, expected one")
     return {
         "text": visible(reply.text),
         "truncated": reply.stop == "truncated",
