@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from xyreward.errors import DataError
 from xyreward.items import Item, Reference
-from xyreward.judges import Judge
+from xyreward.judges import Judge, check_gives_labels
 from xyreward.judges.panel import refuse_same
 from xyreward.reward import Reward
 from xyreward.scoring import Score, ascore
@@ -107,6 +107,7 @@ async def compare(
     known = known_answers(items)
     refuse_same(judges)
     for judge in judges:
+        check_gives_labels(judge)
         if check := getattr(judge, "check", None):
             check([item for item, _ in known])
     figures = []
