@@ -140,7 +140,7 @@ async def _figures(
         answers=len(known),
         failures=dict(failures),
         agreement=_agreement(known, scores, clusters),
-        ranking=_ranking(known, scores, clusters),
+        ranking=ranking(known, scores, clusters),
         seconds=seconds,
         latency_s=statistics.median(stats.latencies) if stats and stats.latencies else None,
         cost_usd=None if unknown else sum(c for c in costs if c is not None),
@@ -168,9 +168,19 @@ def _agreement(
     }
 
 
-def _ranking(
+def ranking(
     known: Sequence[tuple[Item, Reference]], scores: Sequence[Score], clusters: Mapping[str, str]
 ) -> dict[str, Estimate | None]:
+    """How often the best answer to an item has the higher reward: `goal_focused above literal`, ...
+
+    Args:
+        known: answers of known kind.
+        scores: of each, in order.
+        clusters: item id -> cluster.
+
+    Returns:
+        Name -> share in [0, 1]; ties count half.
+    """
     rewards: dict[str, dict[str, float]] = defaultdict(dict)
     seen: set[tuple[str, str]] = set()
     for (item, reference), score in zip(known, scores, strict=True):

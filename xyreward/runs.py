@@ -80,7 +80,7 @@ PREPARED = frozenset(
     }
 )
 """What a run writes before its first work. A folder with no more than this lost nothing to a typo."""
-OF_TRAINING = ("pairs.", "prompts.", "reward.", "audit", "lora", "dpo", "grpo")
+OF_TRAINING = ("pairs.", "prompts.", "reward.", "audit", "lora", "dpo", "grpo", "reward_model")
 """Beginnings of the configuration's keys on which the evaluation before training does not depend."""
 BEFORE_TRAINING = (
     r"(before(\.oracle)?|reference\.\w+)\.jsonl|before(\.oracle)?[\w-]*\.unfinished\.jsonl"

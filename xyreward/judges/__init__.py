@@ -78,13 +78,21 @@ class RewardJudge(Judge, Protocol):
     reads_query_alone: bool
     """It needs nothing of an item but its query, so that a bare query will do."""
 
+    def check_reward(self, reward: Reward) -> None:
+        """Make sure that it knows this reward.
+
+        Raises:
+            JudgeError: it was made for another.
+        """
+        ...
+
     async def rewards(
         self, items: Sequence[Item], answers: Sequence[str], reward: Reward
     ) -> list[float | JudgeFailure]:
         """The reward of answers[i] to items[i], in [0, 1], higher is better; a failure in its place.
 
         Raises:
-            JudgeError: it knows nothing of a reward with these weights.
+            JudgeError: see `check_reward`.
         """
         ...
 

@@ -21,7 +21,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from xyreward.chat_tokenizer import ChatTokenizer, load_chat_tokenizer, loading
+from xyreward.chat_tokenizer import ChatTokenizer, Messages, load_chat_tokenizer, loading
 from xyreward.errors import JudgeError, MissingDependency, told
 from xyreward.items import Item
 from xyreward.locate import base_of_adapter, fingerprint, folder_of, is_adapter
@@ -102,23 +102,24 @@ class Reader(ChatTokenizer):
     model: Any
     shown: Shown
 
-    def ids(self, item: Item, answer: str) -> list[int]:
-        """Token ids of query and answer. Text that reads like the template's own marks stays text."""
-        return self._template(
-            [*self.messages(item), {"role": "assistant", "content": answer}],
-            sanitize_control_tokens=True,
-        )
+    def ids(self, item: Item, answer: str, query: Messages | None = None) -> list[int]:
+        """Token ids of query and answer. Text that reads like the template's own marks stays text.
 
-    def messages(self, item: Item) -> list[dict[str, str]]:
-        """What is shown before the answer."""
-        messages = [dict(message) for message in item.messages]
+        Args:
+            item: whose requests are shown, where they are.
+            answer: to it.
+            query: messages in place of the item's own, such as those of a pair with names masked.
+        """
+        messages = [dict(message) for message in query or item.messages]
         if self.shown == "goal":
             messages[-1]["content"] = GOAL.format(
                 query=messages[-1]["content"],
                 stated=item.stated_request,
                 intended=item.intended_request,
             )
-        return messages
+        return self._template(
+            [*messages, {"role": "assistant", "content": answer}], sanitize_control_tokens=True
+        )
 
     def outputs(self, rows: Sequence[Sequence[int]]) -> list[float]:
         """The model's output for each row of token ids, in order; any number, higher is better."""
@@ -294,8 +295,18 @@ class RewardModelJudge:
         answer that is longer than what it was trained on is a failure of kind `truncated`.
 
         Raises:
-            JudgeError: the weights are not those it was fitted to; or see `check`.
+            JudgeError: see `check` and `check_reward`.
             ConfigError, HubUnreachable, MissingDependency: it cannot be loaded.
+        """
+        self.check_reward(reward)
+        self.check(items)
+        return await asyncio.to_thread(self._rewards, list(items), list(answers))
+
+    def check_reward(self, reward: Reward) -> None:
+        """Make sure that its weights are those that the model was fitted to.
+
+        Raises:
+            JudgeError: they are others, and an estimate of the whole cannot be weighed anew.
         """
         asked, known = reward.shares(), self.distilled.weights
         if any(abs(weight - known.get(name, 0.0)) > 1e-6 for name, weight in asked.items()):
@@ -303,8 +314,6 @@ class RewardModelJudge:
                 f"judge {self.name!r} was fitted to a reward with the shares {_told(known)}, and "
                 f"{_told(asked)} is asked for; it cannot be weighed anew. Train one with those weights"
             )
-        self.check(items)
-        return await asyncio.to_thread(self._rewards, list(items), list(answers))
 
     @property
     def reader(self) -> Reader:
