@@ -208,9 +208,9 @@ def to_markdown(figures: Sequence[JudgeFigures]) -> str:
         ("answers", [str(f.answers) for f in figures]),
         ("failed", [_failed(f) for f in figures]),
     ]
-    rows += [(f"{label}, %", [_cell(f.agreement[label]) for f in figures]) for label in LABELS]
+    rows += [(f"{label}, %", [cell(f.agreement[label]) for f in figures]) for label in LABELS]
     names = sorted({name for f in figures for name in f.ranking})
-    rows += [(f"{name}, %", [_cell(f.ranking.get(name)) for f in figures]) for name in names]
+    rows += [(f"{name}, %", [cell(f.ranking.get(name)) for f in figures]) for name in names]
     rows += [
         ("US dollars", [_dollars(f.cost_usd) for f in figures]),
         ("median call, s", [_seconds(f.latency_s) for f in figures]),
@@ -225,7 +225,8 @@ def to_markdown(figures: Sequence[JudgeFigures]) -> str:
     return "\n".join(lines)
 
 
-def _cell(estimate: Estimate | None) -> str:
+def cell(estimate: Estimate | None) -> str:
+    """A share in %, with its interval."""
     if estimate is None:
         return "n/a"
     if estimate.low is None or estimate.high is None:
