@@ -407,8 +407,8 @@ class Comparison:
             "# A reward model beside its judge",
             "",
             f"Judge: {code(self.judge)} ({code(self.rubric_version)}). {self.answers} held-out answers of "
-            f"known kind; the scale was fitted to {self.calibrated_on} others. Shares in %, 95 % intervals over "
-            "clusters of items; ties count half.",
+            f"known kind; the scale was fitted to {self.calibrated_on} others. Shares in %, 95 % intervals "
+            "over clusters of items; ties count half.",
             "",
             "| | reward model | judge |",
             "|---|---:|---:|",

@@ -15,7 +15,8 @@ import json
 import os
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -187,7 +188,7 @@ def load_reader(
     chat = load_chat_tokenizer(name, revision=revision, chat_template_kwargs=chat_template_kwargs)
     if seed is not None:
         torch.manual_seed(seed)
-    with loading(name, base_folder):
+    with loading(name, base_folder), _quiet_about_heads():
         model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
             base_folder, num_labels=1, dtype=getattr(torch, dtype), output_loading_info=True
         )
@@ -216,6 +217,19 @@ def load_reader(
     return Reader(
         chat.name, chat.tokenizer, chat.chat_template_kwargs, model=model.to(device), shown=shown
     )
+
+
+@contextmanager
+def _quiet_about_heads() -> Iterator[None]:
+    """Without transformers' report that the head is new: it is meant to be, and what is not is an error."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 @lru_cache(maxsize=2)
