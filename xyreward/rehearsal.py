@@ -196,6 +196,7 @@ def _toy(folder: str, lora: Mapping[str, Any] | None, *, head: bool = False) -> 
     """A trainer's arguments that are about the model: one that writes, or one with a head for rewards."""
     from peft import LoraConfig
     from transformers import (
+        AutoConfig,
         AutoModelForCausalLM,
         AutoModelForSequenceClassification,
         AutoTokenizer,
@@ -210,7 +211,9 @@ def _toy(folder: str, lora: Mapping[str, Any] | None, *, head: bool = False) -> 
         task = "SEQ_CLS" if head else "CAUSAL_LM"
         adapter = LoraConfig(**{"task_type": task, "target_modules": "all-linear", **of_any})
     return {
-        "model": AutoModelForSequenceClassification.from_pretrained(toy, num_labels=1)
+        "model": AutoModelForSequenceClassification.from_config(
+            AutoConfig.from_pretrained(toy, num_labels=1)
+        )
         if head
         else AutoModelForCausalLM.from_pretrained(toy),
         "processing_class": AutoTokenizer.from_pretrained(toy),

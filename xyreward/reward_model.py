@@ -93,6 +93,12 @@ def wrong_training(config: Mapping[str, Any], places: Places) -> list[str]:
             f"{places.of('reward_model.max_length')}: reward_model.max_length: is null, expected a number of "
             "tokens: the model scores nothing longer than what it was trained on"
         )
+    lora = config.get("lora")
+    if isinstance(lora, Mapping) and lora.get("task_type", "SEQ_CLS") != "SEQ_CLS":
+        problems.append(
+            f"{places.of('lora.task_type')}: lora.task_type: is {lora['task_type']!r:.40}, expected SEQ_CLS "
+            "or nothing: otherwise the head would not be saved"
+        )
     return problems
 
 
@@ -109,12 +115,6 @@ def reward_settings(config: RewardModelRecipe, path: Path | Places) -> tuple[Any
             f"policy {policy.model!r} is an adapter of a model that writes; expected a model, to which the "
             "recipe puts a head for rewards"
         )
-    # The head is new, so it is trained and saved whole; an adapter of it would lack what it adapts.
-    saved = [*((config.lora or {}).get("modules_to_save") or ()), "score"]
-    lora: dict[str, Any] = {"task_type": "SEQ_CLS", "modules_to_save": list(dict.fromkeys(saved))}
-    if config.lora is not None:
-        others = {key: value for key, value in config.lora.items() if key != "modules_to_save"}
-        config = config.model_copy(update={"lora": others})
     return trainer_settings(
         config,
         path,
@@ -123,7 +123,9 @@ def reward_settings(config: RewardModelRecipe, path: Path | Places) -> tuple[Any
         wrong_training,
         partial(rehearse, step=reward_step),
         {"max_length": config.reward_model.get("max_length", LENGTH)},
-        lora,
+        {
+            "task_type": "SEQ_CLS"
+        },  # peft then trains the new head whole, and saves it with the adapter
     )
 
 
