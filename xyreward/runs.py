@@ -17,8 +17,8 @@
     reference.goal_focused.jsonl, ...    the items' own answers of a kind, judged likewise
     before.unfinished.jsonl, ... batches of an evaluation that is not done, for --resume; one per process
     report.json, report.md, report.html
-    distilled.json, distilled.md, distilled.jsonl    of a reward model: it beside its judge, and every answer with
-                        both rewards
+    distilled.json, distilled.md, distilled.jsonl    a reward model beside its judge; every answer with both
+                        rewards
     report_data/        answers that are too many for the page itself
     figures/            of the page, as SVG; with the extra `figures` also as PNG
     tensorboard/        where `dpo.report_to` names it: of the training, and the evaluation's figures
