@@ -15,6 +15,7 @@ from pathlib import Path
 
 from xyreward import recipe, reward_model
 from xyreward.config import RewardModelRecipe, parse_arguments
+from xyreward.judges.asking import nothing_sent
 from xyreward.training_pairs import TrainingPairs, audit_facts, audited
 
 DEFAULT = Path(__file__).parent.parent / "configs/reward_model/quickstart.yaml"
@@ -27,10 +28,11 @@ def main() -> None:
     )
     recipe.say_hello()
     # Configuration, judges, data and run folder are checked before the policy is loaded.
-    settings, lora = reward_model.reward_settings(config, arguments.places)
-    data = recipe.load_data(config, dry_run=arguments.dry_run)
-    prepared = TrainingPairs(config, data)
-    held_out = reward_model.load_held_out(config, data)
+    with nothing_sent(arguments.dry_run):
+        settings, lora = reward_model.reward_settings(config, arguments.places)
+        data = recipe.load_data(config, dry_run=arguments.dry_run)
+        prepared = TrainingPairs(config, data)
+        held_out = reward_model.load_held_out(config, data)
     if arguments.dry_run:
         plan = [reward_model.estimate(config, held_out), *prepared.plan(settings)]
         recipe.print_estimate(config, data, 0, prepared.estimate(), plan)

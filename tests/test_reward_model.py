@@ -327,7 +327,7 @@ def test_grpo_refuses_it_where_labels_are_needed(finished: tuple[Path, str, str]
 def test_a_distilled_judge_that_costs_is_paid_once_and_grpo_on_the_model_asks_nobody(
     tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "any")
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     monkeypatch.setenv("XYREWARD_STORE", str(tmp_path / "store.sqlite"))
     with FakeAPI() as api:
         judge = {
@@ -337,7 +337,8 @@ def test_a_distilled_judge_that_costs_is_paid_once_and_grpo_on_the_model_asks_no
         }
         path = config(tmp_path, tiny, distilled=judge, lora=None)
         dry = launch("reward_model", "--config", path, "--dry-run")
-        assert dry.returncode == 0, dry.stderr[-3000:]
+        assert dry.returncode == 0, dry.stderr[-3000:]  # without a key: nothing is sent
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "any")
         done = launch("reward_model", "--config", path)
         assert done.returncode == 0, done.stderr[-3000:]
     run = tmp_path / "run"
@@ -367,7 +368,7 @@ def test_a_distilled_judge_that_costs_is_paid_once_and_grpo_on_the_model_asks_no
     assert len(steps) == 4
     assert all(step["judge/failure_rate"] == step["judge/cost_usd"] == 0 for step in steps)
     facts = json.loads((tmp_path / "grpo/run/report.json").read_text())["facts"]
-    assert not any("calls" in fact for fact in facts)
+    assert not any(" calls" in fact for fact in facts)
     assert not (tmp_path / "other.sqlite").exists()
     card = (tmp_path / "grpo/run/adapter/README.md").read_text()
     assert "reward_model:run/model" in card

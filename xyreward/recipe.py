@@ -85,7 +85,7 @@ from xyreward.items import AnswerKind, Item, items_hash, text_hash
 from xyreward.judges import Judge, described, load_judge
 from xyreward.judges.asking import ModelAsker
 from xyreward.judges.panel import model_judges, refuse_small_budget
-from xyreward.judges.reward_model import Reader
+from xyreward.judges.reward_model import Reader, RewardModelJudge
 from xyreward.locate import (
     Mark,
     fingerprint,
@@ -1023,7 +1023,10 @@ class Run:
         if isinstance(self.config, GRPORecipe):
             from xyreward.grpo import judges_of_training
 
-            trained |= {judges_of_training(self.config)["judge of rewards"].name}
+            rewards = judges_of_training(self.config)["judge of rewards"]
+            trained |= {rewards.name}
+            if isinstance(rewards, RewardModelJudge):  # it has that judge's errors, and its own
+                trained |= {rewards.distilled.judge}
         shared = _single_judges({found.judge or ""}) & _single_judges(trained)
         if not shared:
             return []
