@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -162,12 +162,12 @@ def test_one_that_reads_the_goal_sees_it_and_refuses_a_bare_query(tmp_path: Path
 
 def test_whatever_needs_labels_refuses_it(judge: RewardModelJudge, mini: list[Item]) -> None:
     items = mini[:2]
-    needs = [
+    needs: list[Callable[[], object]] = [
         lambda: asyncio.run(judge.judge(items, ["a", "b"])),
         lambda: load_judge(f"panel:{judge.name},local"),
         lambda: build_pairs(items, split="train", judge=judge),
         lambda: asyncio.run(compare([judge], items)),
-        lambda: asyncio.run(attack(judge, items)),
+        lambda: attack(judge, items),
         lambda: component_functions(judge)[0].check(prompt_rows(items)),
         lambda: check_gives_labels(judge),
     ]
@@ -196,7 +196,7 @@ def test_a_trainer_gets_rewards_and_no_share_of_labels(judge: RewardModelJudge) 
     rows = prompt_rows([make_item()] * 2)
     function.check(rows)
     logged: dict[str, float] = {}
-    columns = {key: [row[key] for row in rows] for key in rows[0] if key != "prompt"}
+    columns: Any = {key: [row[key] for row in rows] for key in rows[0] if key != "prompt"}
     rewards = asyncio.run(
         function(
             [row["prompt"] for row in rows],

@@ -209,6 +209,8 @@ def load_reader(
             ) from None
         with loading(name, folder), warnings.catch_warnings():
             warnings.filterwarnings("error", message="Found missing adapter keys")
+            # Between transformers and peft, at every load.
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
             model = PeftModel.from_pretrained(model, folder)
             if not any("modules_to_save" in key for key in model.state_dict()):
                 raise ValueError("it has no head of its own")
@@ -238,6 +240,10 @@ def _shared_reader(folder: str, shown: Shown, device: str, _version: str) -> Rea
     return load_reader(folder, shown, device=device)
 
 
+_ONE_AT_A_TIME = threading.Lock()
+"""Judges of one folder share a model and its tokenizer, which is not made for several threads."""
+
+
 class RewardModelJudge:
     """The judge `reward_model:<folder>`. Weights are loaded at the first answer. Threads may share it."""
 
@@ -262,7 +268,6 @@ class RewardModelJudge:
                 "--resume"
             ) from None
         self.reads_query_alone = self.distilled.shown == "query"
-        self._lock = threading.Lock()
 
     @property
     def name(self) -> str:
@@ -336,7 +341,7 @@ class RewardModelJudge:
         return _shared_reader(folder, self.distilled.shown, _own_device(), self.rubric_version)
 
     def _rewards(self, items: list[Item], answers: list[str]) -> list[float | JudgeFailure]:
-        with self._lock:
+        with _ONE_AT_A_TIME:
             reader = self.reader
             rows = [reader.ids(i, answer) for i, answer in zip(items, answers, strict=True)]
             longest = self.distilled.max_length
