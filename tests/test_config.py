@@ -16,6 +16,7 @@ from xyreward.config import (
     GRPORecipe,
     Places,
     Recipe,
+    RewardModelRecipe,
     check_keys,
     check_limits,
     dump_yaml,
@@ -580,6 +581,7 @@ def test_every_configuration_that_is_shipped_loads(path: Path) -> None:
         "dpo": DPORecipe,
         "evaluate": EvaluateRecipe,
         "grpo": GRPORecipe,
+        "reward_model": RewardModelRecipe,
     }
     assert load_config(recipes[path.parent.name], path).output_dir
 
@@ -623,6 +625,6 @@ def test_what_is_measured_by_default_is_what_there_is(model: str, parts: tuple[s
     ],
 )
 def test_what_training_cannot_be_evaluated_by_is_refused(overrides: list[str], said: str) -> None:
-    for recipe in (DPORecipe, GRPORecipe):
+    for recipe in (DPORecipe, GRPORecipe, RewardModelRecipe):
         with pytest.raises(ConfigError, match=re.escape(said)):
             load_config(recipe, None, ["output_dir=x", *overrides])

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 import xyreward
+from xyreward import reward_model
 from xyreward.config import (
     DPORecipe,
     EvaluateRecipe,
     GRPORecipe,
     Places,
     Recipe,
+    RewardModelRecipe,
     check_keys,
     load_config,
 )
@@ -158,6 +160,7 @@ RECIPES: dict[str, type[Recipe]] = {
     "dpo": DPORecipe,
     "evaluate": EvaluateRecipe,
     "grpo": GRPORecipe,
+    "reward_model": RewardModelRecipe,
 }
 CONFIGS = [
     path
@@ -179,6 +182,8 @@ def test_all_shipped_configurations_are_tested_here() -> None:
         "evaluate/xybench.yaml",
         "grpo/quickstart.yaml",
         "grpo/qwen3.5-9b-vllm.yaml",
+        "grpo/rm.yaml",
+        "reward_model/quickstart.yaml",
     ]
 
 
@@ -196,6 +201,9 @@ def test_a_shipped_configuration_loads_and_its_sections_fit_trl_and_peft(path: P
         assert config.grpo["scale_rewards"] in {"batch", "none"}  # see docs/grpo.md
         assert "mask_truncated_completions" in config.grpo
         assert wrong_training(config.model_dump(), Places(path)) == []
+    if isinstance(config, RewardModelRecipe):
+        assert config.reward_model["max_length"]
+        assert reward_model.wrong_training(config.model_dump(), Places(path)) == []
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=str)

@@ -47,6 +47,12 @@ def test_the_programs_on_rewards_run_and_print_what_stands_below_them(tmp_path: 
         assert run(program, tmp_path) == expected
 
 
+def test_the_judge_of_rewards_prints_what_stands_below_it(tmp_path: Path) -> None:
+    page = (ROOT / "docs/reward_model.md").read_text("utf-8")
+    ((program, printed),) = PROGRAM.findall(page)
+    assert run(program, tmp_path) == printed.splitlines()
+
+
 def test_the_command_for_pairs_prints_the_lines_that_stand_below_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

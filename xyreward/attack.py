@@ -26,7 +26,7 @@ from importlib import resources
 from typing import Any
 
 from xyreward.items import Item
-from xyreward.judges import Judge, load_judge
+from xyreward.judges import Judge, check_gives_labels, load_judge
 from xyreward.reward import Reward
 from xyreward.scoring import ascore, run_sync
 from xyreward.stats import mean
@@ -317,6 +317,7 @@ async def aattack(
             f"tries >= 0, places of {', '.join(PLACES)}"
         )
     judge = load_judge(judge)
+    check_gives_labels(judge)
     attacks = load_attacks() if attacks is None else attacks
     targets = [
         _Target(item, base, text) for item in items for base, text in base_answers(item).items()

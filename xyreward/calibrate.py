@@ -32,7 +32,7 @@ import xyreward
 from xyreward.agreement import LabelFigures
 from xyreward.errors import DataError, StoreError
 from xyreward.items import Item
-from xyreward.judges import Judge
+from xyreward.judges import Judge, check_gives_labels
 from xyreward.judges.votes import combine
 from xyreward.prices import without_url
 from xyreward.ratings import LABELS, THREE, Key, Labelled
@@ -373,6 +373,7 @@ async def ask_judge(labelled: Labelled, judge: Judge, asked: Mapping[Key, tuple[
     Raises:
         JudgeError, StoreError: see `Judge`.
     """
+    check_gives_labels(judge)
     scores = await ascore([i for i, _ in asked.values()], [t for _, t in asked.values()], judge)
     by_kind: dict[bool, dict[Key, Labels | None]] = defaultdict(dict)
     for (key, (item, _)), score in zip(asked.items(), scores, strict=True):

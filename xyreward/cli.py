@@ -68,7 +68,8 @@ app = typer.Typer(
 )
 judge_app = typer.Typer(
     help="Check a judge, or see judges side by side.\n\nNames: local, anthropic:<model>, "
-    "chat:<model>@<base_url>, panel:<judge>,<judge>, scripted:<file>.",
+    "chat:<model>@<base_url>, panel:<judge>,<judge>, reward_model:<folder>, "
+    "scripted:<file>.",
     no_args_is_help=True,
 )
 store_app = typer.Typer(help="Look after the verdict store.", no_args_is_help=True)

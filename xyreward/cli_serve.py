@@ -79,7 +79,7 @@ def serve(
     SIGTERM and Ctrl-C end it once all that was taken is answered; a second Ctrl-C at once.
     """
     from xyreward import cli
-    from xyreward.judges import load_judge
+    from xyreward.judges import check_gives_labels, load_judge
     from xyreward.judges.panel import model_judges
     from xyreward.reward import Reward
     from xyreward.serve.settings import Settings, token_of
@@ -112,6 +112,7 @@ def serve(
     try:
         served, held_out = _sides(items, split, splits_lock, loading)
         one = load_judge(judge, **options)
+        check_gives_labels(one)
         cli._check([one], served)
         for asker in model_judges(one):
             asker.check_ready()

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from xyreward.errors import DataError
 from xyreward.items import Item, Reference
-from xyreward.judges import Judge
+from xyreward.judges import Judge, check_gives_labels
 from xyreward.judges.panel import refuse_same
 from xyreward.reward import Reward
 from xyreward.scoring import Score, ascore
@@ -107,6 +107,7 @@ async def compare(
     known = known_answers(items)
     refuse_same(judges)
     for judge in judges:
+        check_gives_labels(judge)
         if check := getattr(judge, "check", None):
             check([item for item, _ in known])
     figures = []
@@ -139,7 +140,7 @@ async def _figures(
         answers=len(known),
         failures=dict(failures),
         agreement=_agreement(known, scores, clusters),
-        ranking=_ranking(known, scores, clusters),
+        ranking=ranking(known, scores, clusters),
         seconds=seconds,
         latency_s=statistics.median(stats.latencies) if stats and stats.latencies else None,
         cost_usd=None if unknown else sum(c for c in costs if c is not None),
@@ -167,9 +168,19 @@ def _agreement(
     }
 
 
-def _ranking(
+def ranking(
     known: Sequence[tuple[Item, Reference]], scores: Sequence[Score], clusters: Mapping[str, str]
 ) -> dict[str, Estimate | None]:
+    """How often the best answer to an item has the higher reward: `goal_focused above literal`, ...
+
+    Args:
+        known: answers of known kind.
+        scores: of each, in order.
+        clusters: item id -> cluster.
+
+    Returns:
+        Name -> share in [0, 1]; ties count half.
+    """
     rewards: dict[str, dict[str, float]] = defaultdict(dict)
     seen: set[tuple[str, str]] = set()
     for (item, reference), score in zip(known, scores, strict=True):
@@ -197,9 +208,9 @@ def to_markdown(figures: Sequence[JudgeFigures]) -> str:
         ("answers", [str(f.answers) for f in figures]),
         ("failed", [_failed(f) for f in figures]),
     ]
-    rows += [(f"{label}, %", [_cell(f.agreement[label]) for f in figures]) for label in LABELS]
+    rows += [(f"{label}, %", [cell(f.agreement[label]) for f in figures]) for label in LABELS]
     names = sorted({name for f in figures for name in f.ranking})
-    rows += [(f"{name}, %", [_cell(f.ranking.get(name)) for f in figures]) for name in names]
+    rows += [(f"{name}, %", [cell(f.ranking.get(name)) for f in figures]) for name in names]
     rows += [
         ("US dollars", [_dollars(f.cost_usd) for f in figures]),
         ("median call, s", [_seconds(f.latency_s) for f in figures]),
@@ -214,7 +225,8 @@ def to_markdown(figures: Sequence[JudgeFigures]) -> str:
     return "\n".join(lines)
 
 
-def _cell(estimate: Estimate | None) -> str:
+def cell(estimate: Estimate | None) -> str:
+    """A share in %, with its interval."""
     if estimate is None:
         return "n/a"
     if estimate.low is None or estimate.high is None:

@@ -366,12 +366,17 @@ class Recipe(_Section):
         return self
 
 
-class DPORecipe(Recipe):
+class PairsRecipe(Recipe):
+    """What recipes that train on pairs take."""
+
+    pairs: PairsConfig = Field(default_factory=PairsConfig)
+
+
+class DPORecipe(PairsRecipe):
     """What `recipes/dpo.py` takes."""
 
     trainer: ClassVar[str | None] = "dpo"
 
-    pairs: PairsConfig = Field(default_factory=PairsConfig)
     rounds: _Count = 1
     """With source `on_policy`: sample, judge, pair and train this many times in turn, each time from the
     policy that the round before left. Each round has a run folder and a report of its own."""
@@ -478,6 +483,77 @@ class GRPORecipe(Recipe):
     """peft's LoraConfig. None: train all weights, or go on training the adapter that `policy` names."""
     grpo: dict[str, Any] = Field(default_factory=dict)
     """TRL's GRPOConfig."""
+
+
+class DistilledConfig(_Section):
+    """Which judge's reward a reward model is to stand for; see docs/reward_model.md."""
+
+    judge: str = "local"
+    """It rewards the labelled answers of the side that is not evaluated, to which the model's output is
+    calibrated, and of the side that is, where both are compared. See docs/judges.md."""
+    judge_options: dict[str, Any] = Field(default_factory=dict)
+    shown: Literal["query", "goal"] = "query"
+    """What the model reads before an answer. `query`: it serves for any question. `goal`: also what is
+    literally asked and really wanted, so that only items with both can be scored."""
+    margins: bool = Field(default=True, strict=True)
+    """Ask for a difference of outputs above the difference of the rewards that a pair's answers have."""
+    solution: float = Field(default=1.0, ge=0, strict=True)
+    focus: float = Field(default=1.0, ge=0, strict=True)
+    misconception: float = Field(default=1.0, ge=0, strict=True)
+    stated: float = Field(default=0.0, ge=0, strict=True)
+    """Weights of the reward's parts. They cannot be changed afterwards."""
+
+    @model_validator(mode="after")
+    def _is_of_use(self) -> Self:
+        if self.solution + self.focus + self.misconception + self.stated <= 0:
+            raise ValueError("all weights are 0, expected one above 0")
+        if "api_key" in self.judge_options:
+            raise ValueError(
+                "judge_options.api_key would be written into the run folder; set the key in the environment "
+                "(ANTHROPIC_API_KEY, XYREWARD_CHAT_KEY)"
+            )
+        if self.judge.startswith("reward_model:"):
+            raise ValueError(
+                f"judge is {self.judge!r:.80}, a reward model; its errors would be learnt with the rest"
+            )
+        return self
+
+
+class RewardModelRecipe(PairsRecipe):
+    """What `recipes/reward_model.py` takes."""
+
+    trainer: ClassVar[str | None] = "reward_model"
+
+    evaluation: EvaluationConfig = EvaluationConfig(parts=("preference",))
+    """Which items are held out: `split`, `sources`, `leave_out`, `limit`. No answer is written."""
+    distilled: DistilledConfig = DistilledConfig()
+    lora: dict[str, Any] | None = None
+    """peft's LoraConfig; the head is trained and saved with it. None: train all weights."""
+    reward_model: dict[str, Any] = Field(default_factory=dict)
+    """TRL's RewardConfig."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _prefers(cls, data: Any) -> Any:
+        """What is evaluated is which answer it prefers; nobody need say so."""
+        wanted = data.get("evaluation") if isinstance(data, Mapping) else None
+        if isinstance(wanted, Mapping) and "parts" not in wanted:
+            return {**data, "evaluation": {**wanted, "parts": ["preference"]}}
+        return data
+
+    @model_validator(mode="after")
+    def _has_answers(self) -> Self:
+        if set(self.pairs.sources) != {"references"} and self.pairs.built is None:
+            raise ValueError(
+                f"pairs.sources is {', '.join(self.pairs.sources)}; a reward model answers nothing, so make "
+                "such pairs with `xyreward pairs` and name their folder in pairs.built"
+            )
+        if self.evaluation.parts != ("preference",):
+            raise ValueError(
+                f"evaluation.parts is {', '.join(self.evaluation.parts) or 'empty'}; a reward model is "
+                "evaluated on which answer it prefers: take parts out"
+            )
+        return self
 
 
 class EvaluateRecipe(Recipe):

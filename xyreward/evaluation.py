@@ -40,7 +40,7 @@ from xyreward.answering import (
 )
 from xyreward.errors import ConfigError, JudgeError
 from xyreward.items import AnswerKind, Item, ItemKind, Reference
-from xyreward.judges import Judge, load_judge
+from xyreward.judges import Judge, check_gives_labels, load_judge
 from xyreward.judges.panel import PanelJudge, model_judges
 from xyreward.kept_rows import read_lines
 from xyreward.partial import Partial
@@ -509,6 +509,8 @@ def judge_name(judge: Judge) -> str:
 
 
 def _check_items(items: Sequence[Item], judge: Judge | None) -> None:
+    if judge is not None:
+        check_gives_labels(judge)
     if (check := getattr(judge, "check", None)) is not None:
         check(items)
     if len({item.id for item in items}) != len(items):

@@ -17,7 +17,14 @@ from typing import Any
 from xyreward.completions import Visible
 from xyreward.config import GRPORecipe, Places
 from xyreward.errors import DataError
-from xyreward.judges import Judge, described, load_judge, options_of
+from xyreward.judges import (
+    Judge,
+    RewardJudge,
+    check_gives_labels,
+    described,
+    load_judge,
+    options_of,
+)
 from xyreward.policy import THINK, Policy
 from xyreward.recipe import (
     SET_BY_RECIPE,
@@ -90,7 +97,11 @@ def load_prompts(config: GRPORecipe, data: Data) -> Prompts:
         JudgeError, StoreError, MissingDependency: a judge cannot be loaded, or cannot judge these items.
     """
     prompts = choose_prompts(config.prompts, data.train, config.reward.judge)
-    for judge in judges_of_training(config).values():
+    for name, judge in judges_of_training(config).items():
+        if name != "judge of rewards" or config.reward.components:
+            check_gives_labels(judge)
+        elif isinstance(judge, RewardJudge):
+            judge.check_reward(scoring_of(config.reward).reward)
         if (check := getattr(judge, "check", None)) is not None:
             check(list(prompts.items))
     return prompts

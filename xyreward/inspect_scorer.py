@@ -38,7 +38,7 @@ from pydantic import ValidationError
 
 from xyreward.errors import DataError, told
 from xyreward.items import Item, text_hash
-from xyreward.judges import Judge, load_judge
+from xyreward.judges import Judge, check_gives_labels, load_judge
 from xyreward.judges.calls import Call, CallError, Reply
 from xyreward.judges.model import ModelJudge
 from xyreward.judges.panel import PanelJudge
@@ -81,6 +81,8 @@ def xy_reward(
     """
     given = dict(judge_options or {})
     named = None if judge is None else load_judge(judge, **given)
+    if named is not None:
+        check_gives_labels(named)
     reward = Reward(soft=soft)
     of_role: dict[str, Judge] = {}
 

@@ -32,7 +32,7 @@ from xyreward import __version__
 from xyreward.errors import DataError
 from xyreward.evaluation import HEADLINE_PARTS, Evaluation, Row, headlines, judged_fields, measure
 from xyreward.items import Item
-from xyreward.judges import load_judge
+from xyreward.judges import check_gives_labels, load_judge
 from xyreward.loading import bundled_splits, load_items
 from xyreward.paired import FAMILY
 from xyreward.scoring import ascore
@@ -84,6 +84,7 @@ def writing(
     if not chosen:
         raise DataError([f"no item of {items} is on the {split} side"])
     judged_by = load_judge(judge, **(judge_options or {}))
+    check_gives_labels(judged_by)
     if check := getattr(judged_by, "check", None):
         check(chosen)
     counts = Counter(item.kind for item in chosen)
@@ -224,6 +225,7 @@ def held_out(xy: int = 0, control: int = 0, max_failure_rate: float = 0.05) -> M
 def judgement(judge: str = "local", judge_options: dict[str, Any] | None = None) -> Scorer:
     """The reward of an answer, in [0, 1], with its labels beside it; unscored where the judge failed."""
     loaded = load_judge(judge, **(judge_options or {}))
+    check_gives_labels(loaded)
 
     async def score(state: TaskState, target: Target) -> Score:  # noqa: ARG001  # Inspect's signature
         item = Item.model_validate(state.metadata["item"])

@@ -41,6 +41,7 @@ def model_card(
     settings: Mapping[str, Any],
     *,
     adapter: bool,
+    rewards: bool = False,
 ) -> str:
     """The card's text, without an evaluation yet.
 
@@ -50,12 +51,13 @@ def model_card(
         facts: of the run (counts and hashes), shown as they are.
         settings: of TRL.
         adapter: an adapter and not a whole model.
+        rewards: it is a reward model and writes nothing.
     """
     base = code(_base(mark))
-    method, aim = _story(trained)
+    method, aim = REWARDS if rewards else _story(trained)
     out = [
         "---",
-        _front_matter(mark, trained, adapter=adapter),
+        _front_matter(mark, trained, adapter=adapter, rewards=rewards),
         "---",
         "",
         f"# {base}, trained towards the goal behind a question",
@@ -64,8 +66,14 @@ def model_card(
         "",
         "## Load",
         "",
-        "    from xyreward.policy import load_policy",
-        '    load_policy("FOLDER")',
+        *(
+            [
+                "    from xyreward import score",
+                '    score(item, answer, judge="reward_model:FOLDER").reward',
+            ]
+            if rewards
+            else ["    from xyreward.policy import load_policy", '    load_policy("FOLDER")']
+        ),
         "",
         f"`{MARK}` says which policy it is of and, by hash, on which items it was trained: xyreward does not "
         "evaluate it on those.",
@@ -86,6 +94,14 @@ def model_card(
     return "\n".join(out) + "\n"
 
 
+REWARDS = (
+    "reward modelling",
+    "it reads a question and an answer and gives a reward, higher where the answer serves what the user is "
+    "after and, of controls, where it is direct.",
+)
+"""Method and aim of a reward model."""
+
+
 def _base(mark: Mark) -> str:
     """The base's name; of a folder only its last part."""
     return mark.name if is_hub_name(mark.name) else Path(mark.name).name
@@ -100,9 +116,17 @@ def _story(trained: PairSet | Prompts) -> tuple[str, str]:
         )
     return "GRPO", (
         "its own answers were rewarded for serving what a user is after, and on controls, where that is what "
-        f"was asked, for answering directly. The reward was that of the judge {code(trained.judge)}: it says "
-        "how this model does by that judge, and other judges may see less of it."
+        f"was asked, for answering directly. The reward was that of the judge {code(_named(trained.judge))}: "
+        "it says how this model does by that judge, and other judges may see less of it."
     )
+
+
+def _named(judge: str) -> str:
+    """A judge's name; of a reward model without this machine's folders."""
+    scheme, _, folder = judge.partition(":")
+    if scheme != "reward_model":
+        return judge
+    return f"{scheme}:{'/'.join(Path(folder).parts[-2:])}"
 
 
 def _lines(trained: PairSet | Prompts) -> list[str]:
@@ -125,13 +149,18 @@ def _counts(counts: Mapping[str, int], of: str) -> str:
     return ", ".join(f"{plain(name or 'unknown')} ({n} {of})" for name, n in sorted(counts.items()))
 
 
-def _front_matter(mark: Mark, trained: PairSet | Prompts, *, adapter: bool) -> str:
+def _front_matter(mark: Mark, trained: PairSet | Prompts, *, adapter: bool, rewards: bool) -> str:
     of = trained.pairs if isinstance(trained, PairSet) else trained.items
     data: dict[str, Any] = {
         "library_name": "peft" if adapter else "transformers",
-        "pipeline_tag": "text-generation",
+        "pipeline_tag": "text-classification" if rewards else "text-generation",
         "language": sorted({one.language for one in of if one.language}),
-        "tags": ["xyreward", _story(trained)[0].lower(), "trl", "xy-problem"],
+        "tags": [
+            "xyreward",
+            "reward-model" if rewards else _story(trained)[0].lower(),
+            "trl",
+            "xy-problem",
+        ],
     }
     if is_hub_name(mark.name) and not Path(mark.name).is_dir():
         data["base_model"] = mark.name

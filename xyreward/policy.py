@@ -228,7 +228,7 @@ class Policy(ChatTokenizer):
         self.model.eval()
         if progress:
             progress(0)
-        for rows in _batches([len(ids) for ids, _ in sequences]):
+        for rows in batches([len(ids) for ids, _ in sequences]):
             batch = partial(self._log_probs, [sequences[i] for i in rows])
             for i, value in zip(rows, through(rows, batch), strict=True):
                 results[i] = value
@@ -290,7 +290,7 @@ class Policy(ChatTokenizer):
         self.model.eval()
         if progress:
             progress(0)
-        for rows in _batches([len(sequence) for sequence in ids]):
+        for rows in batches([len(sequence) for sequence in ids]):
             batch = partial(self._option_logits, [ids[i] for i in rows], tokens)
             for i, value in zip(rows, through(rows, batch), strict=True):
                 results[i] = value
@@ -491,7 +491,7 @@ class _Draws:
         return torch.full_like(scores, -math.inf).scatter(-1, drawn, 0.0)
 
 
-def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
     """Indices in batches of alike lengths, each at most TOKENS_PER_BATCH padded tokens (or one row)."""
     batch: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i], reverse=True):

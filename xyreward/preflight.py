@@ -15,7 +15,7 @@ from typing import Any
 from xyreward import rubric
 from xyreward.errors import JudgeError
 from xyreward.items import Item
-from xyreward.judges import Judge, load_judge, makes_calls
+from xyreward.judges import Judge, RewardJudge, load_judge, makes_calls
 from xyreward.judges.model import ModelJudge
 from xyreward.judges.panel import PanelJudge
 from xyreward.judges.scripted import ScriptedJudge
@@ -111,6 +111,10 @@ async def _of_other(judge: Judge) -> Preflight:
     if isinstance(judge, ScriptedJudge):  # it knows the answers of its file and no others
         return Preflight(True, (f"{judge.name}: ready ({judge.rubric_version}); makes no calls",))
     score = await ascore(SAMPLE, ANSWER, judge)
+    if isinstance(judge, RewardJudge) and score.reward is not None:
+        return Preflight(
+            True, (f"{judge.name}: ready ({judge.rubric_version}); rewards alone, makes no calls",)
+        )
     if score.verdict is None:
         failure = score.failure
         told = "no verdict" if failure is None else f"{failure.kind}: {failure.detail}"

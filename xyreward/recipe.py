@@ -40,6 +40,7 @@ from xyreward.answering import (
     place_of,
     write,
 )
+from xyreward.chat_tokenizer import ChatTokenizer
 from xyreward.config import (
     Arguments,
     DPORecipe,
@@ -48,9 +49,11 @@ from xyreward.config import (
     GRPORecipe,
     ItemsConfig,
     Others,
+    PairsRecipe,
     Places,
     PolicyConfig,
     Recipe,
+    RewardModelRecipe,
     outside_limits,
     wrong_keys,
 )
@@ -82,6 +85,7 @@ from xyreward.items import AnswerKind, Item, items_hash, text_hash
 from xyreward.judges import Judge, described, load_judge
 from xyreward.judges.asking import ModelAsker
 from xyreward.judges.panel import model_judges, refuse_small_budget
+from xyreward.judges.reward_model import Reader, RewardModelJudge
 from xyreward.locate import (
     Mark,
     fingerprint,
@@ -993,7 +997,7 @@ class Run:
             conditions=conditions,
             facts={
                 **facts,
-                **self._bill(),
+                **self.bill(),
                 "seconds": self.seconds,
                 "peak memory, GiB": peak_memory_gib(),
             },
@@ -1019,7 +1023,10 @@ class Run:
         if isinstance(self.config, GRPORecipe):
             from xyreward.grpo import judges_of_training
 
-            trained |= {judges_of_training(self.config)["judge of rewards"].name}
+            rewards = judges_of_training(self.config)["judge of rewards"]
+            trained |= {rewards.name}
+            if isinstance(rewards, RewardModelJudge):  # it has that judge's errors, and its own
+                trained |= {rewards.distilled.judge}
         shared = _single_judges({found.judge or ""}) & _single_judges(trained)
         if not shared:
             return []
@@ -1038,8 +1045,9 @@ class Run:
         wanted = ("policy hash", "train items", "train hash", "held-out hash", "splits hash")
         known = {key: recorded[key] for key in wanted if key in recorded}
         settings = self.config.of_trainer
+        rewards = isinstance(self.config, RewardModelRecipe)
         return lambda facts: model_card(
-            mark, trained, {**known, **facts}, settings, adapter=adapter
+            mark, trained, {**known, **facts}, settings, adapter=adapter, rewards=rewards
         )
 
     def _complete_cards(self, report: Mapping[str, Any]) -> None:
@@ -1057,9 +1065,10 @@ class Run:
         for name in ("adapter", "model"):
             add_report(self.folder.path / name, reports.to_markdown(named), index)
 
-    def _bill(self) -> dict[str, Any]:
+    def bill(self) -> dict[str, Any]:
         """What judges cost over all processes, resumptions and rounds, where they are such as may cost."""
         from xyreward.grpo import judges_of_training
+        from xyreward.reward_model import distilled_judge
         from xyreward.training_pairs import pairs_judge
 
         judges: dict[str, Judge | ModelAsker] = {}
@@ -1067,9 +1076,11 @@ class Run:
             judges["policy"] = remote_policy(self.config).asker
         if "writing" in self.config.evaluation.parts:
             judges["judge"] = self.judge
-        judge_of_pairs = pairs_judge(self.config) if isinstance(self.config, DPORecipe) else None
+        judge_of_pairs = pairs_judge(self.config) if isinstance(self.config, PairsRecipe) else None
         if judge_of_pairs is not None:
             judges["judge of pairs"] = judge_of_pairs
+        if isinstance(self.config, RewardModelRecipe):
+            judges["distilled judge"] = distilled_judge(self.config)
         if isinstance(self.config, GRPORecipe):
             judges |= judges_of_training(self.config)
         of_runs: dict[tuple[str, str], list[str]] = {}
@@ -1452,7 +1463,7 @@ def control_warnings(config: Recipe, data: Data, pairs: PairSet | None = None) -
                 f"{len(data.train)} train items are controls: it will learn to see a hidden goal in every "
                 f"question; {advice}, or set prompts.control_share to 0"
             )
-    if isinstance(config, DPORecipe) and config.pairs.built is None:
+    if isinstance(config, PairsRecipe) and config.pairs.built is None:
         asked = config.pairs.control_share
         there = sum(item.kind == "control" for item in data.train)
         if asked and not there:
@@ -1567,13 +1578,14 @@ def dpo_settings(config: DPORecipe, path: Path | Places) -> tuple[Any, Any]:
 
 
 def trainer_settings(
-    config: DPORecipe | GRPORecipe,
+    config: DPORecipe | GRPORecipe | RewardModelRecipe,
     path: Path | Places,
     section: str,
     target: str,
     wrong: Others,
     rehearsal: Attempt,
     fixed: Mapping[str, Any] | None = None,
+    lora_fixed: Mapping[str, Any] | None = None,
 ) -> tuple[Any, Any]:
     """As `dpo_settings`, for any of TRL's trainers.
 
@@ -1585,6 +1597,7 @@ def trainer_settings(
         wrong: finds what is wrong with the sections without a try-out.
         rehearsal: tries them out.
         fixed: further settings that the recipe decides.
+        lora_fixed: likewise of `lora`. None: of a model that writes.
 
     Raises:
         ConfigError, JudgeError, MissingDependency: see `dpo_settings`.
@@ -1620,7 +1633,8 @@ def trainer_settings(
         "seed": config.seed,
         "use_cpu": device == "cpu",
     }
-    adapter = None if config.lora is None else {"task_type": "CAUSAL_LM", **config.lora}
+    of_task = {"task_type": "CAUSAL_LM"} if lora_fixed is None else lora_fixed
+    adapter = None if config.lora is None else {**of_task, **config.lora}
     keys = [f"{section}.{key}" for key in given] + [f"lora.{key}" for key in config.lora or {}]
     make = getattr(trl, target)
     for attempt in (rehearsal, partial(_construct, make)):
@@ -1645,7 +1659,7 @@ def _construct(
 
 
 @contextmanager
-def building(run: Run, policy: Policy) -> Iterator[None]:
+def building(run: Run, policy: Policy | Reader) -> Iterator[None]:
     """Around the building of the trainer: its errors are those of a configuration, on one line.
 
     The trainer is built before anything is evaluated, so that a module name that the policy does not
@@ -1663,7 +1677,7 @@ def building(run: Run, policy: Policy) -> Iterator[None]:
         raise ConfigError(f"{where}: {found}: {told(error)}") from error
 
 
-def _lora_culprits(config: Recipe, policy: Policy) -> list[str]:
+def _lora_culprits(config: Recipe, policy: Policy | Reader) -> list[str]:
     """Keys of `lora` that do not fit this policy, found on its architecture without its weights."""
     import torch
     from peft import LoraConfig, get_peft_model
@@ -1742,7 +1756,7 @@ def fit_to_length(pairs: PairSet, policy: Policy, max_length: int | None) -> Pai
 def fit(
     run: Run,
     trainer: Any,
-    policy: Policy,
+    policy: ChatTokenizer,
     trained: PairSet | Prompts,
     data: Data,
     ended: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] | None = None,

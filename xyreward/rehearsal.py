@@ -166,10 +166,41 @@ def grpo_step(folder: str, grpo: Mapping[str, Any], lora: Mapping[str, Any] | No
     )
 
 
-def _toy(folder: str, lora: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A trainer's arguments that are about the model."""
+def reward_step(
+    folder: str, reward_model: Mapping[str, Any], lora: Mapping[str, Any] | None
+) -> None:
+    """One step of training a reward model."""
+    from datasets import Dataset
+    from trl import RewardConfig, RewardTrainer
+
+    settings = RewardConfig(
+        **{
+            **reward_model,
+            **REHEARSED_AS,
+            "dataset_num_proc": None,
+            "max_length": CUT,
+            "output_dir": f"{folder}/out",
+        }
+    )
+    row = {"chosen_ids": [5, 6, 7], "rejected_ids": [5, 6], "margin": 0.5}
+    _train(
+        RewardTrainer(
+            args=settings,
+            train_dataset=Dataset.from_list([row] * ROWS),
+            **_toy(folder, lora, head=True),
+        )
+    )
+
+
+def _toy(folder: str, lora: Mapping[str, Any] | None, *, head: bool = False) -> dict[str, Any]:
+    """A trainer's arguments that are about the model: one that writes, or one with a head for rewards."""
     from peft import LoraConfig
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoModelForSequenceClassification,
+        AutoTokenizer,
+    )
 
     from xyreward.testing import tiny_policy
 
@@ -177,9 +208,14 @@ def _toy(folder: str, lora: Mapping[str, Any] | None) -> dict[str, Any]:
     adapter = None
     if lora is not None:
         of_any = {key: value for key, value in lora.items() if key in LORA_OF_ANY_MODEL}
-        adapter = LoraConfig(**{"task_type": "CAUSAL_LM", "target_modules": "all-linear", **of_any})
+        task = "SEQ_CLS" if head else "CAUSAL_LM"
+        adapter = LoraConfig(**{"task_type": task, "target_modules": "all-linear", **of_any})
     return {
-        "model": AutoModelForCausalLM.from_pretrained(toy),
+        "model": AutoModelForSequenceClassification.from_config(
+            AutoConfig.from_pretrained(toy, num_labels=1)
+        )
+        if head
+        else AutoModelForCausalLM.from_pretrained(toy),
         "processing_class": AutoTokenizer.from_pretrained(toy),
         "peft_config": adapter,
     }

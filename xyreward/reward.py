@@ -76,6 +76,21 @@ class Reward:
         # Focus probabilities sum to 1 only up to rounding.
         return min(1.0, mean) * self._length_factor(answer)
 
+    def of_estimate(self, estimate: float, answer: str) -> float:
+        """The reward of an answer whose weighted mean was estimated as a whole, without labels.
+
+        Args:
+            estimate: of the expected reward under these weights, in [0, 1].
+            answer: to be measured against `length_limit`.
+        """
+        return min(1.0, max(0.0, estimate)) * self._length_factor(answer)
+
+    def shares(self) -> dict[str, float]:
+        """The weights, with sum 1: rewards with equal shares are equal."""
+        names = ("solution", "focus", "misconception", "stated")
+        total = sum(self._weights())
+        return {name: w / total for name, w in zip(names, self._weights(), strict=True)}
+
     def _length_factor(self, answer: str | None) -> float:
         if self.length_limit is None:
             return 1.0

@@ -17,6 +17,8 @@
     reference.goal_focused.jsonl, ...    the items' own answers of a kind, judged likewise
     before.unfinished.jsonl, ... batches of an evaluation that is not done, for --resume; one per process
     report.json, report.md, report.html
+    distilled.json, distilled.md, distilled.jsonl    a reward model beside its judge; every answer with both
+                        rewards
     report_data/        answers that are too many for the page itself
     figures/            of the page, as SVG; with the extra `figures` also as PNG
     tensorboard/        where `dpo.report_to` names it: of the training, and the evaluation's figures
@@ -80,7 +82,7 @@ PREPARED = frozenset(
     }
 )
 """What a run writes before its first work. A folder with no more than this lost nothing to a typo."""
-OF_TRAINING = ("pairs.", "prompts.", "reward.", "audit", "lora", "dpo", "grpo")
+OF_TRAINING = ("pairs.", "prompts.", "reward.", "audit", "lora", "dpo", "grpo", "reward_model")
 """Beginnings of the configuration's keys on which the evaluation before training does not depend."""
 BEFORE_TRAINING = (
     r"(before(\.oracle)?|reference\.\w+)\.jsonl|before(\.oracle)?[\w-]*\.unfinished\.jsonl"

@@ -33,7 +33,7 @@ from pydantic import ValidationError
 from xyreward.differing import differences, was_and_is
 from xyreward.errors import DataError, JudgeError, RunFolderError
 from xyreward.items import Item, items_hash
-from xyreward.judges import Judge
+from xyreward.judges import Judge, RewardJudge
 from xyreward.judges.asking import Estimate as Bill
 from xyreward.judges.calls import JudgeStopped
 from xyreward.judges.model import ModelJudge
@@ -207,7 +207,8 @@ class AnswersFile:
         """
         if check := getattr(judge, "check", None):
             check(self.named)
-        if self.bare and not hasattr(judge, "ground"):
+        alone = isinstance(judge, RewardJudge) and judge.reads_query_alone
+        if self.bare and not alone and not hasattr(judge, "ground"):
             bring = "row brings" if self.bare == 1 else "rows bring"
             raise JudgeError(
                 f"{self.path}: {self.bare} {bring} a query and no item that says what is wanted; judge "

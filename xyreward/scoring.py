@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from xyreward.errors import JudgeError
 from xyreward.items import Item
-from xyreward.judges import Judge, load_judge
+from xyreward.judges import Judge, RewardJudge, load_judge
 from xyreward.reward import WORST_LABELS, Reward, parts
 from xyreward.verdict import JudgeFailure, LabelProbabilities, Verdict
 
@@ -34,14 +34,18 @@ class Score:
     reward: float | None
     """In [0, 1], higher is better. None where the judge failed: never a 0 in disguise."""
     verdict: Verdict | None
+    """None where the judge failed, and from a reward model, which gives a reward alone."""
     failure: JudgeFailure | None
     source: str
     """Name of the judge, also where there was nothing to judge: such a verdict has the flag `EMPTY`."""
     metrics: dict[str, float] = field(default_factory=dict)
     """The parts of the reward under hard labels (`solution, focus, misconception`, see `reward.py`)
     and `has_stated_solution, has_intended_solution, identifies_misconception` as 0.0 or 1.0. Empty
-    where the judge failed."""
+    where there is no verdict."""
 
+
+Outcome = Verdict | JudgeFailure | float
+"""What a judge says of one answer: a reward model a number in [0, 1]."""
 
 Question = Item | str | Sequence[Mapping[str, str]]
 """An item, or a bare query: what the user wrote, or chat messages that end with it."""
@@ -115,7 +119,7 @@ async def ascore(
         raise TypeError(f"reward is {reward!r:.80}, expected xyreward.Reward(...)")
     judge = load_judge(judge)
 
-    outcomes: dict[int, Verdict | JudgeFailure] = {}
+    outcomes: dict[int, Outcome] = {}
     if any(item.bare for item in item_list):
         for i, grounded in (await _grounded(judge, item_list, answer_list)).items():
             if isinstance(grounded, JudgeFailure):
@@ -125,7 +129,7 @@ async def ascore(
     asked = [i for i, a in enumerate(answer_list) if a.strip() and i not in outcomes]
     if asked:
         judged = await _judged(
-            judge, [item_list[i] for i in asked], [answer_list[i] for i in asked]
+            judge, [item_list[i] for i in asked], [answer_list[i] for i in asked], reward
         )
         outcomes |= zip(asked, judged, strict=True)
     scores = [
@@ -190,7 +194,7 @@ async def _grounded(
 ) -> dict[int, Item | JudgeFailure]:
     """What the judge makes of bare queries, by position. Empty answers need no grounding."""
     at = [i for i, item in enumerate(items) if item.bare and answers[i].strip()]
-    if not at:
+    if not at or (isinstance(judge, RewardJudge) and judge.reads_query_alone):
         return {}
     check_can_ground(judge)
     ground = getattr(judge, "ground")  # noqa: B009  # not every judge has it, and so the protocol has not
@@ -203,6 +207,8 @@ def check_can_ground(judge: Judge) -> None:
     Raises:
         JudgeError: it cannot; says which judges can.
     """
+    if isinstance(judge, RewardJudge) and judge.reads_query_alone:
+        return
     if getattr(judge, "ground", None) is None:
         raise JudgeError(
             f"judge {judge.name!r} cannot infer what a bare query is after; give items with their "
@@ -221,33 +227,41 @@ def _list(name: str, given: Any, one: str) -> list[Any]:
 
 
 async def _judged(
-    judge: Judge, items: list[Item], answers: list[str]
-) -> Sequence[Verdict | JudgeFailure]:
+    judge: Judge, items: list[Item], answers: list[str], reward: Reward
+) -> Sequence[Outcome]:
     """Ask the judge, and hold it to its contract: an outcome for every answer, and nothing else.
 
     A None that slipped through would read as "nothing to judge", which is worth 0.
     """
-    asked = judge.judge(items, answers)
+    rewards = isinstance(judge, RewardJudge)
+    asked = (
+        judge.rewards(items, answers, reward)
+        if isinstance(judge, RewardJudge)
+        else judge.judge(items, answers)
+    )
     if not inspect.isawaitable(asked):
         raise JudgeError(f"judge {judge.name!r}: its judge() is not async; write `async def judge`")
-    judged = list(await asked)
+    judged: list[Outcome] = list(await asked)
     if len(judged) != len(answers):
         raise JudgeError(
             f"judge {judge.name!r} returned {len(judged)} outcomes for {len(answers)} answers; "
             "expected one for each, in order"
         )
     for i, outcome in enumerate(judged):
-        if not isinstance(outcome, Verdict | JudgeFailure):
+        if rewards and isinstance(outcome, float) and 0 <= outcome <= 1:
+            continue
+        if not isinstance(outcome, JudgeFailure if rewards else Verdict | JudgeFailure):
+            wanted = "a float in [0, 1]" if rewards else "a Verdict"
             raise JudgeError(
                 f"judge {judge.name!r} returned {type(outcome).__name__} as outcome {i}; expected "
-                "a Verdict, or a JudgeFailure where it could not judge"
+                f"{wanted}, or a JudgeFailure where it could not judge"
             )
     return judged
 
 
-def _score(
-    item: Item, answer: str, outcome: Verdict | JudgeFailure | None, judge: Judge, reward: Reward
-) -> Score:
+def _score(item: Item, answer: str, outcome: Outcome | None, judge: Judge, reward: Reward) -> Score:
+    if isinstance(outcome, float):
+        return Score(reward.of_estimate(outcome, answer), None, None, judge.name)
     if isinstance(outcome, JudgeFailure):
         return Score(reward=None, verdict=None, failure=outcome, source=judge.name)
     if outcome is None:

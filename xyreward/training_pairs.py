@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xyreward.config import DPORecipe
+from xyreward.config import DPORecipe, PairsRecipe
 from xyreward.errors import ConfigError, DataError, LeakError
 from xyreward.judges import Judge, described, load_judge, options_of
 from xyreward.pairs import PairSet, build_pairs
@@ -37,7 +37,7 @@ class TrainingPairs:
             items.
     """
 
-    def __init__(self, config: DPORecipe, data: Data) -> None:
+    def __init__(self, config: PairsRecipe, data: Data) -> None:
         self.config = config
         self.data = data
         wanted = config.pairs
@@ -118,6 +118,7 @@ class TrainingPairs:
         expected = [(of[c.item_id], c.text) for c in self.answers]
         wanted = self.config.pairs.on_policy
         if self.are_sampled:
+            assert isinstance(self.config, DPORecipe)
             longest = "word " * (wanted.max_new_tokens * 4 // 5)  # at four characters a token
             expected += [
                 (item, f"{number} {longest}")
@@ -138,12 +139,12 @@ class TrainingPairs:
         return [] if self._made is None else [planned_steps(settings, len(self._made.pairs))]
 
 
-def make_pairs(config: DPORecipe, data: Data, sampled: Sequence[Candidate] = ()) -> PairSet:
+def make_pairs(config: PairsRecipe, data: Data, sampled: Sequence[Candidate] = ()) -> PairSet:
     """The pairs that a recipe trains on; see `TrainingPairs`."""
     return TrainingPairs(config, data).make(sampled)
 
 
-def pairs_judge(config: DPORecipe) -> Judge | None:
+def pairs_judge(config: PairsRecipe) -> Judge | None:
     """The judge of the candidates, or None where reference answers are taken by their labels.
 
     Raises:
@@ -221,7 +222,7 @@ def _refuse_held_out(name: str, pairs: PairSet, data: Data) -> None:
         )
 
 
-def audited(config: DPORecipe, pairs: PairSet) -> Audit:
+def audited(config: PairsRecipe, pairs: PairSet) -> Audit:
     """The audit of what will be trained on.
 
     Raises:

@@ -34,7 +34,7 @@ from xyreward.completions import Completion, Visible
 from xyreward.config import RewardConfig, load_config
 from xyreward.errors import ConfigError, JudgeError, printable
 from xyreward.items import Item
-from xyreward.judges import Judge, JudgeOptions
+from xyreward.judges import Judge, JudgeOptions, check_gives_labels
 from xyreward.pairs.formats import row_of_item
 from xyreward.reward import Reward, parts
 from xyreward.scorer import Batch, Scorer, Scoring
@@ -141,6 +141,8 @@ class RewardFunction:
             DataError: rows that are no items.
             JudgeError, StoreError, MissingDependency: the judge cannot be loaded or cannot judge them.
         """
+        if self.metric is not None:
+            check_gives_labels(self.scorer.judge)
         names = set(rows[0]) if len(rows) else set()
         columns = {name: [row.get(name) for row in rows] for name in names - {"prompt"}}
         items = self.scorer.items([row["prompt"] for row in rows], columns)
@@ -150,8 +152,11 @@ class RewardFunction:
             check([item for item in items if not item.bare])
 
     def _reward(self, item: Item, score: Score) -> float | None:
-        if self.metric is None or score.verdict is None:
+        if self.metric is None or score.failure is not None:
             return score.reward if self.metric is None else None
+        if score.verdict is None:
+            check_gives_labels(self.scorer.judge)
+            return None  # the judge stopped, and the run with it
         p = score.verdict.p
         if not self.scorer.scoring.reward.soft:
             p = LabelProbabilities.certain(score.verdict.labels)

@@ -34,7 +34,7 @@ from verifiers.v1.types import Usage
 from xyreward.completions import Visible
 from xyreward.errors import DataError, JudgeError
 from xyreward.items import Item
-from xyreward.judges import Judge, load_judge
+from xyreward.judges import Judge, check_gives_labels, load_judge
 from xyreward.reward import Reward
 from xyreward.scoring import Score, ascore
 
@@ -142,4 +142,6 @@ def _record(trace: vf.Trace, name: str, score: Score) -> None:
 @lru_cache(maxsize=8)
 def _judge(name: str, options: str) -> Judge:
     # verifiers makes a judge per rollout; a local one takes seconds to load.
-    return load_judge(name, **json.loads(options))
+    judge = load_judge(name, **json.loads(options))
+    check_gives_labels(judge)
+    return judge

@@ -27,7 +27,7 @@ from pydantic import ValidationError
 from xyreward.completions import Visible
 from xyreward.errors import ConfigError, DataError, JudgeError
 from xyreward.items import Item
-from xyreward.judges import Judge, load_judge
+from xyreward.judges import Judge, check_gives_labels, load_judge
 from xyreward.reward import Reward
 from xyreward.scoring import ascore
 
@@ -127,4 +127,6 @@ def _plain(options: Mapping[str, Any] | None) -> str:
 
 @lru_cache(maxsize=8)
 def _judge(name: str, options: str) -> Judge:
-    return load_judge(name, **json.loads(options))
+    judge = load_judge(name, **json.loads(options))
+    check_gives_labels(judge)
+    return judge

@@ -8,6 +8,7 @@
     chat:<model>@<base_url>   any OpenAI-compatible server: vLLM, SGLang, llama.cpp
     panel:<judge>,<judge>     several look at every answer, the majority decides
     scripted:<file>           verdicts read from a JSONL file: for tests and replays
+    reward_model:<folder>     what `recipes/reward_model.py` trained: a reward in one pass, and no verdict
 
 A judge is any object with the members of `Judge`; pass one in place of a name to use your own.
 """
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack, cas
 
 from xyreward.errors import JudgeError
 from xyreward.items import Item
+from xyreward.reward import Reward
 from xyreward.verdict import JudgeFailure, Verdict
 
 if TYPE_CHECKING:
@@ -64,6 +66,49 @@ class Judge(Protocol):
             JudgeError: the judge cannot judge such items at all (a wrong set-up).
         """
         ...
+
+
+@runtime_checkable
+class RewardJudge(Judge, Protocol):
+    """A judge that knows how good an answer is and not why: it gives rewards and no labels.
+
+    Its `judge()` raises JudgeError: what needs verdicts (metrics, evaluations, pairs) needs another judge.
+    """
+
+    reads_query_alone: bool
+    """It needs nothing of an item but its query, so that a bare query will do."""
+
+    def check_reward(self, reward: Reward) -> None:
+        """Make sure that it knows this reward.
+
+        Raises:
+            JudgeError: it was made for another.
+        """
+        ...
+
+    async def rewards(
+        self, items: Sequence[Item], answers: Sequence[str], reward: Reward
+    ) -> list[float | JudgeFailure]:
+        """The reward of answers[i] to items[i], in [0, 1], higher is better; a failure in its place.
+
+        Raises:
+            JudgeError: see `check_reward`.
+        """
+        ...
+
+
+def check_gives_labels(judge: Judge) -> None:
+    """Make sure that a judge gives verdicts and not only rewards.
+
+    Raises:
+        JudgeError: it does not.
+    """
+    if isinstance(judge, RewardJudge):
+        raise JudgeError(
+            f"judge {judge.name!r} is a reward model: it gives a reward and no labels, so it serves score() "
+            "and training on rewards; metrics, evaluations, pairs and agreement need labels. Take the judge "
+            "that it was trained for"
+        )
 
 
 class JudgeOptions(TypedDict, total=False):
@@ -143,6 +188,11 @@ def load_judge(judge: str | Judge, **options: Unpack[JudgeOptions]) -> Judge:
 
         _check_options(judge, options)
         return ScriptedJudge.from_file(rest)
+    if scheme == "reward_model" and rest:
+        from xyreward.judges.reward_model import RewardModelJudge
+
+        _check_options(judge, options)
+        return RewardModelJudge(rest)
     if judge == "anthropic" or (scheme in ("anthropic", "chat") and rest):
         _check_options(judge, options)
         return _model_judge(judge, given)
@@ -153,7 +203,7 @@ def load_judge(judge: str | Judge, **options: Unpack[JudgeOptions]) -> Judge:
 
     raise JudgeError(
         f"judge {without_credentials(judge)!r} is not known; expected local, anthropic:<model>, "
-        "chat:<model>@<base_url>, panel:<judge>,<judge> or scripted:<file>"
+        "chat:<model>@<base_url>, panel:<judge>,<judge>, reward_model:<folder> or scripted:<file>"
     )
 
 
@@ -205,7 +255,7 @@ def makes_calls(judge: str, options: Mapping[str, Any]) -> bool:
     Raises:
         JudgeError: the judge takes none of these options.
     """
-    if judge != "local":
+    if judge != "local" and not judge.startswith("reward_model:"):
         return True
     _check_options(judge, cast("JudgeOptions", options))
     return False
@@ -227,6 +277,7 @@ def _panel(members: str, given: Mapping[str, Any]) -> Judge:
         known = options_of(name)
         its: Any = {option: value for option, value in given.items() if option in known}
         loaded.append(load_judge(name, **its))
+        check_gives_labels(loaded[-1])
     return PanelJudge(loaded)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from xyreward.errors import ConfigError, DataError
 from xyreward.items import Item, text_hash
-from xyreward.judges import Judge, load_judge
+from xyreward.judges import Judge, check_gives_labels, load_judge
 from xyreward.pairs.balance import balanced
 from xyreward.pairs.candidates import Candidate, Judged, by_judge, by_labels, references
 from xyreward.pairs.guards import Guards, TokenGuard
@@ -213,6 +213,7 @@ def judge_candidates(
         JudgeError: the judge cannot judge these items, or its budget was spent on the way.
     """
     if judge is not None:
+        check_gives_labels(judge)
         of_judge = run_sync(by_judge(items, candidates, judge))
         stop_over_budget([one.failure for one in of_judge], "answers were not judged")
         return of_judge

@@ -1,0 +1,382 @@
+"""The recipe of the reward model: what is trained on, as a user starts it, and GRPO on what it wrote."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+from test_grpo import config as grpo_config
+from test_recipes import launch
+
+from xyreward import Item, build_pairs, reward_model, score
+from xyreward.compare import ranking
+from xyreward.config import Places, RewardModelRecipe, dump_yaml, load_config
+from xyreward.errors import ConfigError, DataError, JudgeError
+from xyreward.grpo import load_prompts
+from xyreward.judges.reward_model import FILE, load_reader
+from xyreward.pairs import PairSet
+from xyreward.recipe import load_data
+from xyreward.reward_model import TOO_LONG, compare, length_warnings, training_rows
+from xyreward.scoring import Score
+from xyreward.testing import FakeAPI, ScriptedJudge, make_item
+from xyreward.verdict import JudgeFailure
+
+
+def config(folder: Path, tiny: str, **changes: Any) -> str:
+    """A configuration that runs in seconds: 8 pairs, 4 steps, 3 held-out items of each kind."""
+    data: dict[str, Any] = {
+        "policy": {"model": tiny},
+        "pairs": {"max_pairs": 8},
+        "lora": {"r": 2, "target_modules": "all-linear"},
+        "reward_model": {
+            "per_device_train_batch_size": 2,
+            "num_train_epochs": 1,
+            "learning_rate": 1e-2,
+            "max_length": 2048,
+            "logging_steps": 1,
+            "save_steps": 1,
+        },
+        "evaluation": {"limit": 3},
+        "output_dir": str(folder / "run"),
+    }
+    data.update(changes)
+    path = folder / "config.yaml"
+    path.write_text(json.dumps(data))  # JSON is YAML
+    return str(path)
+
+
+def recipe_of(**changes: Any) -> RewardModelRecipe:
+    return RewardModelRecipe.model_validate({"output_dir": "x", **changes})
+
+
+# ---------------------------------------------------------------- what is trained on
+
+
+@pytest.fixture(scope="module")
+def pairs(mini: list[Item]) -> PairSet:
+    return build_pairs(mini[:40], split="train")
+
+
+@pytest.mark.parametrize("shown", ["query", "goal"])
+def test_no_pair_that_the_trainer_would_drop_is_lost_without_a_word(
+    tiny: str, mini: list[Item], pairs: PairSet, shown: Any
+) -> None:
+    from datasets import Dataset
+    from trl import RewardConfig, RewardTrainer
+
+    reader = load_reader(tiny, shown, seed=0)
+    lengths = sorted(
+        max(len(row["chosen_ids"]), len(row["rejected_ids"]))
+        for row in training_rows(pairs, reader, mini, 10**6, margins=True)[1]
+    )
+    middle = lengths[len(lengths) // 2]
+    kept, rows = training_rows(pairs, reader, mini, middle, margins=True)
+    assert len(kept.pairs) == len(rows) == sum(length <= middle for length in lengths)
+    assert kept.dropped[TOO_LONG] == len(lengths) - len(rows) > 0
+    assert sum(kept.dropped.values()) + len(kept.pairs) == pairs.candidates
+    (warned,) = length_warnings(kept)
+    assert f"{kept.dropped[TOO_LONG]} of {len(lengths)} pairs" in warned
+    settings = RewardConfig(
+        "unused", max_length=middle, use_cpu=True, bf16=False, activation_checkpointing=False
+    )
+    trainer = RewardTrainer(
+        reader.model, settings, train_dataset=Dataset.from_list(rows), processing_class=reader.tokenizer
+    )  # fmt: skip
+    assert len(trainer.train_dataset) == len(rows)
+    assert trainer.train_dataset[0]["margin"] == pytest.approx(kept.pairs[0].margin)
+
+
+def test_where_none_fits_it_says_what_to_raise(tiny: str, mini: list[Item], pairs: PairSet) -> None:
+    with pytest.raises(
+        ConfigError, match=r"none of \d+ pairs fits into reward_model\.max_length=2"
+    ):
+        training_rows(pairs, load_reader(tiny, "query", seed=0), mini, 2, margins=True)
+
+
+def test_pairs_of_unknown_items_need_no_requests_unless_these_are_shown(
+    tiny: str, mini: list[Item], pairs: PairSet
+) -> None:
+    query = load_reader(tiny, "query", seed=0)
+    known = training_rows(pairs, query, mini, 10**6, margins=False)[1]
+    assert training_rows(pairs, query, [], 10**6, margins=False)[1] == known
+    assert set(known[0]) == {"chosen_ids", "rejected_ids"}
+    with pytest.raises(DataError, match="which is not among the train items"):
+        training_rows(pairs, load_reader(tiny, "goal", seed=0), [], 10**6, margins=False)
+
+
+# ---------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"pairs": {"sources": ["on_policy"], "judge": "local"}}, "a reward model answers nothing"),
+        ({"evaluation": {"parts": ["writing"]}}, "evaluated on which answer it prefers"),
+        ({"distilled": {"judge": "reward_model:x"}}, "its errors would be learnt"),
+        ({"distilled": {"judge_options": {"api_key": "x"}}}, "written into the run folder"),
+        ({"distilled": {"solution": 0, "focus": 0, "misconception": 0}}, "all weights are 0"),
+        ({"distilled": {"shown": "all"}}, "query"),
+        ({"policy": {"model": "chat:m@http://127.0.0.1:1"}}, "can be evaluated and not trained"),
+    ],
+)
+def test_impossible_sections_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        recipe_of(**changes)
+
+
+def test_a_written_configuration_reads_back(tmp_path: Path) -> None:
+    for wanted in (recipe_of(), recipe_of(evaluation={"split": "dev", "limit": 2})):
+        (tmp_path / "config.yaml").write_text(dump_yaml(wanted))
+        assert load_config(RewardModelRecipe, tmp_path / "config.yaml") == wanted
+        assert wanted.evaluation.parts == ("preference",)
+
+
+def test_what_the_trainer_cannot_have_is_told_at_once(tmp_path: Path) -> None:
+    wrong = {
+        "reward_model": {"max_length": None, "pad_token": "x", "learning_rat": 1},
+        "lora": {"task_type": "CAUSAL_LM"},
+    }
+    said = "\n".join(reward_model.wrong_training(wrong, Places(tmp_path)))
+    for part in ("max_length: is null", "pad_token", "learning_rat", "expected SEQ_CLS"):
+        assert part in said
+    assert reward_model.wrong_training({"reward_model": {"max_length": 8}}, Places(tmp_path)) == []
+
+
+def test_what_is_calibrated_on_is_not_compared() -> None:
+    for split, other in (("test", "dev"), ("dev", "test")):
+        wanted = recipe_of(evaluation={"split": split})
+        held_out = reward_model.load_held_out(wanted, load_data(wanted))
+        assert held_out.side == other
+        ids = [{item.id for item in some} for some in (held_out.calibration, held_out.evaluated)]
+        assert not ids[0] & ids[1]
+        assert {pair.item_id for pair in held_out.pairs.pairs} <= ids[1]
+
+
+# ---------------------------------------------------------------- the comparison
+
+
+def scores(of: dict[str, float | None], items: list[Item]) -> dict[tuple[str, str], Score]:
+    """Rewards by kind of answer; None: the rater failed."""
+    failure = JudgeFailure("timeout", "late")
+    return {
+        (item.id, r.text): Score(of[str(r.kind)], None, None if of[str(r.kind)] is not None else failure, "x")
+        for item in items
+        for r in item.references
+    }  # fmt: skip
+
+
+def compared(model: dict[str, float | None], judge: dict[str, float | None]) -> Any:
+    items = [
+        make_item(id=f"item-{n}", query=f"How do I make my alarm clock {n} times louder?")
+        for n in range(4)
+    ]
+    pairs = build_pairs(items, split="test", control_share=0)
+    held_out = reward_model.HeldOut((), "dev", tuple(items), pairs)
+    return compare(
+        held_out, ScriptedJudge({}), scores(judge, items), scores(model, items), {},
+        calibrated_on=1, seconds=0.8,
+    )  # fmt: skip
+
+
+def test_agreement_lost_is_the_judges_share_less_the_models() -> None:
+    right: dict[str, float | None] = {"goal_focused": 0.9, "literal": 0.2}
+    wrong: dict[str, float | None] = {"goal_focused": 0.2, "literal": 0.9}
+    tied: dict[str, float | None] = {"goal_focused": 0.5, "literal": 0.5}
+    for model, lost, same in ((right, 0, 1), (tied, 0.5, 0.5), (wrong, 1, 0)):
+        found = compared(model, right)
+        assert found.agreement_lost.value == lost
+        assert found.judge_pairs.value == 1
+        assert found.pairs.value == 1 - lost
+        assert found.same_order.value == same
+        assert found.ranking["goal_focused above literal"].value == 1 - lost
+        assert "goal_focused above literal" in found.to_markdown()
+    assert compared(right, right).error.value == 0
+    assert compared(wrong, right).error.value == pytest.approx(0.7)
+    assert compared(wrong, right).error_of_a_constant.value == pytest.approx(0.35)
+    assert compared(right, right).judge_dollars == 0  # it asks no model
+    assert compared(right, right).seconds == pytest.approx(100)
+
+
+def test_an_answer_that_one_failed_on_is_counted_and_in_no_share() -> None:
+    right: dict[str, float | None] = {"goal_focused": 0.9, "literal": 0.2}
+    for model, judge in (({**right, "literal": None}, right), (right, {**right, "literal": None})):
+        found = compared(model, judge)
+        assert (found.failed, found.judge_failed) == ((4, 0) if model != right else (0, 4))
+        assert found.pairs is None
+        assert found.agreement_lost is None
+        assert found.error.n == 4
+        assert "| n/a |" in found.to_markdown()
+
+
+def test_ties_count_half() -> None:
+    item = make_item()
+    known = [(item, reference) for reference in item.references]
+    both = [Score(0.5, None, None, "x")] * 2
+    found = ranking(known, both, {})["goal_focused above literal"]
+    assert found is not None
+    assert found.value == 0.5
+
+
+# ---------------------------------------------------------------- as a user starts it
+
+
+@pytest.fixture(scope="module")
+def finished(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    folder = tmp_path_factory.mktemp("reward_model")
+    path = config(folder, tiny)
+    done = launch("reward_model", "--config", path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "LOAD REPORT" not in done.stderr
+    return folder / "run", path, done.stdout
+
+
+def test_the_run_folder_explains_itself(finished: tuple[Path, str, str]) -> None:
+    run, _, printed = finished
+    names = {p.name for p in run.iterdir()}
+    assert names >= {
+        "config.yaml", "environment.json", "data.json", "splits.json", "pairs.jsonl", "audit.md",
+        "log.jsonl", "adapter", "distilled.json", "distilled.jsonl", "distilled.md",
+    }  # fmt: skip
+    report = json.loads((run / "distilled.json").read_text())
+    assert report["judge"] == "local"
+    assert report["judge_dollars"] == 0
+    assert report["failed"] == 0
+    assert report["calibrated_on"] > 0
+    assert report["facts"]["steps"] == 4
+    assert "goal_focused above literal" in report["ranking"]
+    page = (run / "distilled.md").read_text()
+    assert page in printed
+    card = (run / "adapter/README.md").read_text()
+    assert "reward modelling" in card
+    assert 'judge="reward_model:FOLDER"' in card
+    assert "agreement lost" in card
+    for file in (run / "adapter").iterdir():
+        assert str(run.parent).encode() not in file.read_bytes(), file.name
+
+
+def test_the_head_was_trained_and_saved_with_the_adapter(
+    finished: tuple[Path, str, str], tiny: str
+) -> None:
+    run, _, _ = finished
+    with safe_open(run / "adapter/adapter_model.safetensors", "pt") as file:
+        (head,) = (file.get_tensor(name) for name in file.keys() if "score" in name)  # noqa: SIM118
+    new = load_reader(tiny, "query", seed=0).model.score.weight
+    assert head.shape == new.shape
+    assert (head - new).abs().max() > 1e-3
+
+
+def test_the_folder_is_a_judge_that_says_what_was_measured(
+    finished: tuple[Path, str, str], mini: list[Item]
+) -> None:
+    run, _, _ = finished
+    of = {item.id: item for item in mini}
+    rows = [json.loads(line) for line in (run / "distilled.jsonl").read_text().splitlines()]
+    found = score(
+        [of[row["item_id"]] for row in rows],
+        [row["answer"] for row in rows],
+        f"reward_model:{run / 'adapter'}",
+    )
+    assert [one.reward for one in found] == pytest.approx([row["reward"] for row in rows])
+    assert len({one.reward for one in found}) > len(rows) / 2  # a group of ties teaches nothing
+
+
+def test_an_adapter_without_its_head_is_no_judge(
+    finished: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    run, _, _ = finished
+    copy = tmp_path / "adapter"
+    shutil.copytree(run / "adapter", copy)
+    weights = load_file(copy / "adapter_model.safetensors")
+    save_file(
+        {name: value for name, value in weights.items() if "score" not in name},
+        copy / "adapter_model.safetensors",
+    )
+    with pytest.raises(ConfigError, match="score"):
+        score(make_item(), "Yes.", f"reward_model:{copy}")
+
+
+def test_a_resumed_run_computes_nothing_anew(finished: tuple[Path, str, str]) -> None:
+    run, path, _ = finished
+    before = (run / "adapter" / FILE).stat().st_mtime_ns
+    done = launch("reward_model", "--config", path, "--resume")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "training: kept from before" in done.stdout
+    assert "comparison: kept from before" in done.stdout
+    assert (run / "adapter" / FILE).stat().st_mtime_ns == before
+
+
+def test_grpo_refuses_it_where_labels_are_needed(finished: tuple[Path, str, str]) -> None:
+    from xyreward.config import GRPORecipe
+
+    run, _, _ = finished
+    name = f"reward_model:{run / 'adapter'}"
+    for changes, said in (
+        ({"reward": {"judge": name, "components": True}}, "no labels"),
+        ({"audit": {"judge": name}}, "no labels"),
+        ({"reward": {"judge": name, "focus": 2.0}}, "cannot be weighed anew"),
+    ):
+        wanted = GRPORecipe.model_validate({"output_dir": "x", **changes})
+        with pytest.raises(JudgeError, match=said):
+            load_prompts(wanted, load_data(wanted))
+
+
+def test_a_distilled_judge_that_costs_is_paid_once_and_grpo_on_the_model_asks_nobody(
+    tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    monkeypatch.setenv("XYREWARD_STORE", str(tmp_path / "store.sqlite"))
+    with FakeAPI() as api:
+        judge = {
+            "judge": "anthropic:claude-sonnet-5-5",
+            "judge_options": {"base_url": api.base_url, "max_concurrency": 4},
+            "shown": "goal",
+        }
+        path = config(tmp_path, tiny, distilled=judge, lora=None)
+        dry = launch("reward_model", "--config", path, "--dry-run")
+        assert dry.returncode == 0, dry.stderr[-3000:]  # without a key: nothing is sent
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "any")
+        done = launch("reward_model", "--config", path)
+        assert done.returncode == 0, done.stderr[-3000:]
+    run = tmp_path / "run"
+    report = json.loads((run / "distilled.json").read_text())
+    calls = report["facts"]["distilled judge calls"]
+    assert f"judged by anthropic:claude-sonnet-5-5: {calls} calls" in dry.stdout
+    assert report["judge_dollars"] == pytest.approx(
+        1000 * report["facts"]["distilled judge, US dollars"] / calls, rel=1e-2
+    )
+    assert (run / "model" / FILE).is_file()
+
+    # The API is gone, and there is no store to ask.
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    monkeypatch.setenv("XYREWARD_STORE", str(tmp_path / "other.sqlite"))
+    (tmp_path / "grpo").mkdir()
+    name = f"reward_model:{run / 'model'}"
+    path = grpo_config(
+        tmp_path / "grpo", tiny, reward={"judge": name}, audit={"judge": "local"},
+    )  # fmt: skip
+    done = launch("grpo", "--config", path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    steps = [
+        entry
+        for line in (tmp_path / "grpo/run/log.jsonl").read_text().splitlines()
+        if "reward" in (entry := json.loads(line))
+    ]
+    assert len(steps) == 4
+    assert all(step["judge/failure_rate"] == step["judge/cost_usd"] == 0 for step in steps)
+    facts = json.loads((tmp_path / "grpo/run/report.json").read_text())["facts"]
+    assert not any(" calls" in fact for fact in facts)
+    assert not (tmp_path / "other.sqlite").exists()
+    card = (tmp_path / "grpo/run/adapter/README.md").read_text()
+    assert "reward_model:run/model" in card
+    assert str(tmp_path) not in card
+
+
+def test_an_adapter_is_no_base_of_a_reward_model(finished: tuple[Path, str, str]) -> None:
+    run, _, _ = finished
+    wanted = recipe_of(policy={"model": str(run / "adapter")})
+    with pytest.raises(ConfigError, match="is an adapter of a model that writes"):
+        reward_model.reward_settings(wanted, Path("c.yaml"))
