@@ -1,7 +1,7 @@
 """The HTML of a post as text: what a reader sees, with Markdown for code, lists, links and quotes.
 
-By the standard library's tokenizer, which never refuses a text. Packages that do more (markdownify, html2text)
-bring a tree builder or the GPL for the dozen tags that posts have. Not here: articles (`guides.py`).
+By the standard library's tokenizer, which never refuses a text. Packages that do more (markdownify,
+html2text) bring a tree builder or the GPL for the dozen tags that posts have.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _BLOCKS = frozenset(
 )
 _HIDDEN = frozenset({"script", "style", "template", "head"})
 _SPACES = re.compile(r"[ \t\n\r\f]+")
+_MARK = re.compile(r" *(?:-|\d+\.) ")
 _GAPS = re.compile(r"\n[ \t]*(?:\n[ \t]*)+\n")
 
 
@@ -65,9 +66,7 @@ class _Reader(HTMLParser):
             self.parts.append("\n")
         elif tag in ("ul", "ol"):
             self._lists.append(1 if tag == "ol" else None)
-            self._block(
-                "" if len(self._lists) == 1 else "", lines=2 if len(self._lists) == 1 else 1
-            )
+            self._block("", lines=2 if len(self._lists) == 1 else 1)
         elif tag == "li":
             number = self._lists[-1] if self._lists else None
             mark = "- " if number is None else f"{number}. "
@@ -128,6 +127,8 @@ class _Reader(HTMLParser):
 
     def _block(self, begins: str, *, lines: int = 2) -> None:
         """End the line, with an empty one after it where `lines` is 2, and begin the next."""
+        if not begins and self.parts and _MARK.fullmatch(self.parts[-1]):
+            return  # a paragraph that begins an entry of a list
         tail = "".join(self.parts[-3:])
         if tail.strip() or len(self.parts) > 3:
             there = len(tail) - len(tail.rstrip("\n"))

@@ -2,9 +2,9 @@
 
     Posts.xml -> rows -> files by thread, on disk -> threads
 
-A dump has an answer far from its question, so its posts are first written into temporary files, each of which
-holds whole threads and fits into memory. That takes about the dump's size on disk. Threads come in an order that
-depends on nothing but the dump.
+A dump has an answer far from its question, so its posts are first written into temporary files, each of
+which holds whole threads and fits into memory. That takes about the dump's size on disk. Threads come in an
+order that depends on nothing but the dump.
 
 Rows that cannot be used are told with place and reason and left out. Not here: the XML itself
 (`posts_xml.py`), which threads are of interest (`prefilter.py`).
@@ -13,10 +13,12 @@ Rows that cannot be used are told with place and reason and left out. Not here: 
 from __future__ import annotations
 
 import marshal
+import math
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -77,7 +79,7 @@ class Source:
             )
         if self.kind == "other":
             raise ConfigError(
-                f"{self.path.name}: cannot read this; expected .xml (also .xml.gz, .bz2, .xz), .parquet, .jsonl"
+                f"{self.path.name}: expected .xml (also .xml.gz, .xml.bz2, .xml.xz), .parquet or .jsonl"
             )
         if self.kind == "xml" and not self.site:
             raise ConfigError(
@@ -106,7 +108,7 @@ class ReadCounts:
     """What a source held, for the data card."""
 
     rows: Counter[str] = field(default_factory=Counter)
-    """`question`, `answer`, `other` (wiki pages, votes), `thread`; `orphan`: an answer without its question."""
+    """`question`, `answer`, `other` (wiki pages, ...), `thread`; `orphan`: an answer without question."""
 
 
 def read_threads(
@@ -211,15 +213,14 @@ def _from_posts(
                 f"{folder}: {free / 1e9:.1f} GB are free, and sorting {source.path.name} takes about "
                 f"{size / 1e9:.1f} GB; set TMPDIR to a folder with more room"
             )
-        files: list[IO[bytes]] = [Path(folder, f"{i:03d}").open("w+b") for i in range(n)]
-        try:
+        with ExitStack() as stack:
+            files: list[IO[bytes]] = [
+                stack.enter_context(Path(folder, f"{i:03d}").open("w+b")) for i in range(n)
+            ]
             _sort(rows, files, source, problems, counts)
             for file in files:
                 yield from _threads_of(file, source, problems, counts)
                 file.truncate(0)
-        finally:
-            for file in files:
-                file.close()
 
 
 def _sort(
@@ -257,7 +258,7 @@ def _sort(
         if wrong:
             problems.tell(f"{where}: {wrong}; left out")
             continue
-        dump((where, dict(row)), files[int(thread) % n])
+        dump((where, kind, dict(row)), files[int(thread) % n])
 
 
 def _wrong(row: Mapping[str, Any], kind: str) -> str | None:
@@ -282,12 +283,10 @@ def _threads_of(
     file.seek(0)
     while True:
         try:
-            where, row = marshal.load(file)  # noqa: S302  # written by this process
+            where, kind, row = marshal.load(file)  # noqa: S302  # written by this process
         except EOFError:
             break
-        if row["PostTypeId" if "PostTypeId" in row else "Id"] is None:
-            continue
-        if "ParentId" in row and row.get("PostTypeId", "2") == "2":
+        if kind == "2":
             answers.setdefault(int(row["ParentId"]), []).append(_post(row, source, "a"))
         elif int(row["Id"]) in questions:
             problems.tell(f"{where}: question {row['Id']} is there twice; the first one was taken")
@@ -336,7 +335,7 @@ _NETWORK = (
 
 
 def _licence_by_date(date: str, site: str) -> str:
-    """What Stack Exchange's terms give for posts of dumps that do not name it, which those before 2021 do not."""
+    """What Stack Exchange's terms give for a post of a dump that names no licences, as old ones do not."""
     if not date or not any(site == one or site.endswith(f".{one}") for one in _NETWORK):
         return ""
     if date < "2011-04-08":
@@ -435,7 +434,9 @@ def _thread_post(fields: Mapping[str, Any], name: str, source: Source) -> Post:
     body, score = fields.get("body"), fields.get("score", 0)
     if not isinstance(body, str) or not body.strip():
         raise _Bad(f"{name} has no text")
-    if isinstance(score, bool) or not isinstance(score, int | float) or score != int(score):
+    if isinstance(score, bool) or not isinstance(score, int | float):
+        raise _Bad(f"{name}.score is {score!r:.40}, expected a whole number")
+    if not math.isfinite(score) or score != int(score):
         raise _Bad(f"{name}.score is {score!r:.40}, expected a whole number")
     texts = {
         k: _as_text(fields.get(k)) for k in ("id", "author", "author_id", "licence", "link", "date")
