@@ -50,7 +50,6 @@ def stage(**changes: Any) -> Stage[str, str]:
         "call": call,
         "read": read,
         "decide": decide,
-        "row_id": str,
     }
     return Stage(**{**fields, **changes})
 

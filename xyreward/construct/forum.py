@@ -1,14 +1,15 @@
 """What a model is asked about a thread, and how its notes become an item.
 
-The model names what is asked, what the answers serve instead, and the answers that show it, each with a quote.
-A quote that does not occur in the answer it names makes the whole reply useless: the model is asked again, and
-where it insists, the thread has failed. Nothing that no answer says reaches an item.
+The model names what is asked, what the answers serve instead, and the answers that show it, each with a
+quote. A quote that does not occur in the answer it names makes the whole reply useless: the model is asked
+again, and where it insists, the thread has failed. No quote that no answer has reaches an item.
 
 Not here: which threads are asked about (`prefilter.py`), in what order it all happens (`forum_job.py`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +21,7 @@ from xyreward.construct.threads import Post, Thread
 from xyreward.fence import Part, fence
 from xyreward.items import Item, Reference, folded
 from xyreward.judges.calls import Call, Reply
+from xyreward.pairs.personal_data import mask
 from xyreward.reading import (
     ReadingProblem,
     Unread,
@@ -73,6 +75,31 @@ class Notes:
     intended_solutions: tuple[Solution, ...]
     evidence: tuple[Solution, ...]
     """Of the misconception."""
+
+
+def usable(thread: Thread) -> str | None:
+    """Why a thread cannot be asked about; None where it can."""
+    if not thread.answers:
+        return "no answer"
+    if all(post.score < 0 for post in thread.answers):
+        return "all answers voted down"
+    if any(len(post.html) > LONGEST_POST for post in (thread.question, *thread.answers)):
+        return f"a post of more than {LONGEST_POST:,} characters"
+    return None
+
+
+def readable(thread: Thread) -> Thread:
+    """The thread as text, and without personal data: as models see it, and as quotes are compared."""
+
+    def post(one: Post) -> Post:
+        return dataclasses.replace(one, html=mask(one.text)[0], is_html=False)
+
+    return dataclasses.replace(
+        thread,
+        title=mask(thread.title)[0],
+        question=post(thread.question),
+        answers=tuple(map(post, thread.answers)),
+    )
 
 
 def named_answers(thread: Thread) -> dict[str, Post]:
@@ -241,7 +268,6 @@ def extraction() -> Stage[Thread, Notes]:
         call=extract_call,
         read=read_notes,
         decide=decide,
-        row_id=lambda thread: thread.id,
         output_tokens=700,
     )
 

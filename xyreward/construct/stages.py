@@ -219,8 +219,6 @@ class Stage(Generic[R, T]):
     Complaints hold our own words only. It must depend on nothing but row and reply."""
     decide: Callable[[R, Mapping[str, Any]], Kept[T] | Dropped]
     """What that means for the row. It is not remembered, and so free to change."""
-    row_id: Callable[[R], str]
-    """Names a row in the store and in messages."""
     output_tokens: int = 400
     """Of a usual reply; what estimates of a bill assume."""
 
