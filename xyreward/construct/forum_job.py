@@ -2,8 +2,8 @@
 
     threads -> usable -> pre-filter -> extraction -> licence -> duplicates -> controls -> items
 
-The same command goes on where it was stopped: replies are in the store, and everything else is worked out anew.
-The same store, source and settings give the same bytes.
+The same command goes on where it was stopped: replies are in the store, and everything else is worked out
+anew. The same store, source and settings give the same bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import pickle
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -172,11 +172,8 @@ class ForumJob:
             return [at for _, at, _ in offsets]
         within = sorted(offsets)[:limit]
         ways = Counter(how for _, _, how in within)
-        funnel.counted(
-            "limit",
-            ways,
-            {"beyond max_threads": len(offsets) - len(within)} if len(offsets) > limit else {},
-        )
+        beyond = Counter({"beyond max_threads": len(offsets) - len(within)})
+        funnel.counted("limit", ways, +beyond)
         return sorted(at for _, at, _ in within)
 
     def _recall(
@@ -242,12 +239,13 @@ def _rank(thread: Thread) -> tuple[int, int, str]:
 
 def _without_duplicates(kept: Sequence[Kept[Notes]]) -> list[Kept[Notes] | Dropped]:
     """Of near-duplicate queries the first one, in the order given."""
+    like: dict[int, list[int]] = defaultdict(list)
+    for later, earlier in near_duplicates([one.value.thread.query for one in kept]):
+        like[later].append(earlier)
     out: set[int] = set()
-    pairs = near_duplicates([one.value.thread.query for one in kept])
-    for later, earlier in sorted(pairs):
-        # The earlier one may be out itself; what it resembles is in, and so this one has nothing to add.
-        if earlier not in out or later not in out:
-            out.add(later)
+    for i in range(len(kept)):
+        if any(earlier not in out for earlier in like[i]):
+            out.add(i)
     return [Dropped("near-duplicate query") if i in out else one for i, one in enumerate(kept)]
 
 

@@ -129,6 +129,8 @@ class _Reader(HTMLParser):
         """End the line, with an empty one after it where `lines` is 2, and begin the next."""
         if not begins and self.parts and _MARK.fullmatch(self.parts[-1]):
             return  # a paragraph that begins an entry of a list
+        if self.parts and not self._pre and not _MARK.fullmatch(self.parts[-1]):
+            self.parts[-1] = self.parts[-1].rstrip(" ")
         tail = "".join(self.parts[-3:])
         if tail.strip() or len(self.parts) > 3:
             there = len(tail) - len(tail.rstrip("\n"))
