@@ -167,7 +167,9 @@ def notes(**changes: Any) -> dict[str, Any]:
         "stated_request": "Get the last three characters.",
         "intended_request": "Get the extension.",
         "misconception": "Extensions have other lengths.",
-        "stated_solutions": [{"answer": "b", "quote": "Take name[-3:]", "text": "Cut it."}],
+        "stated_solutions": [
+            {"answer": "b", "quote": "Take name[-3:], which are the last", "text": "Cut it."}
+        ],
         "intended_solutions": [
             {"answer": "a", "quote": "Use os.path.splitext(name)[1]", "text": "Use splitext."}
         ],

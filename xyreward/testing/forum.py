@@ -56,11 +56,11 @@ _NOUNS = (
     "rabbit radish ribbon ripple rocket saddle salmon sandal satchel shovel signal silver socket "
     "spiral spring summit tablet tackle temple thimble ticket timber tunnel turbine valley velvet "
     "vessel walnut wicker willow window zenith zipper "
-).split()
+).split()  # noqa: SIM905  # a list would take a line per word
 _VERBS = (
     "align bundle carve divide empty fasten gather index join label measure pack rotate sort trim "
     "wrap "
-).split()
+).split()  # noqa: SIM905  # a list would take a line per word
 
 Role = str
 """Of an answer: `literal`, `goal` (with its reason), `goal_only`, `why`, `noise`."""
