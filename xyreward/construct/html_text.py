@@ -31,7 +31,6 @@ _BLOCKS = frozenset(
 _HIDDEN = frozenset({"script", "style", "template", "head"})
 _SPACES = re.compile(r"[ \t\n\r\f]+")
 _MARK = re.compile(r" *(?:-|\d+\.) ")
-_GAPS = re.compile(r"\n[ \t]*(?:\n[ \t]*)+\n")
 
 
 def html_text(html: str) -> str:
@@ -39,7 +38,7 @@ def html_text(html: str) -> str:
     reader = _Reader()
     reader.feed(html)
     reader.close()
-    return _GAPS.sub("\n\n", "".join(reader.parts)).strip()
+    return "".join(reader.parts).strip()
 
 
 class _Reader(HTMLParser):
@@ -99,7 +98,7 @@ class _Reader(HTMLParser):
             self._block("", lines=1 if self._lists else 2)
         elif tag == "blockquote" and self._quotes:
             at = self._quotes.pop()
-            inner = _GAPS.sub("\n\n", "".join(self.parts[at:])).strip()
+            inner = "".join(self.parts[at:]).strip()
             del self.parts[at:]
             self.parts.append("\n".join(f"> {line}".rstrip() for line in inner.split("\n")))
             self._block("")

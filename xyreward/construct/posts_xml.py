@@ -96,7 +96,7 @@ class _Rows:
                 if self._closed:
                     self._tell(f"{self._name} line {line}: text after the end; it was left out")
                     return
-                window = before + piece
+                window = before + piece + file.read(4)  # a character may lie across two pieces
                 at = max(parser.ErrorByteIndex - (fed - len(before)), 0)
                 self._tell(self._message(error, line, window[at : at + 4]))
                 if wide or error.code == _UNKNOWN_ENCODING:

@@ -134,7 +134,7 @@ def distance(question: str, answer: str) -> float:
 def _bare(post: Post) -> str:
     """A post without tags, in lower case: enough for a look, in a tenth of the time of `Post.text`."""
     text = _TAG.sub(" ", post.html) if post.is_html else post.html
-    return text.casefold().replace("\u2019", "'").replace("&#39;", "'")
+    return " ".join(text.casefold().replace("\u2019", "'").replace("&#39;", "'").split())
 
 
 def draw(text: str) -> float:

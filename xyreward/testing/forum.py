@@ -44,23 +44,8 @@ FORUM_KINDS: Mapping[str, int] = {
 
 SITE = "forum.example"
 
-_NOUNS = (
-    "anchor arrow atlas badge basket beacon bellow bracket bridge bucket buffer cabin cable candle "
-    "canvas carton cellar chapel cinder circle clamp cobalt column compass copper corner cradle "
-    "crystal curtain dagger danube decoy diesel dipper donkey drawer easel ember engine fabric falcon "
-    "feather ferry filter flange folder forest funnel gadget garden gasket geyser ginger goblet "
-    "gravel gutter hammer harbor hazel helmet hinge hollow indigo island ivory jacket jasper jigsaw "
-    "kernel kettle ladder lagoon lantern lattice ledger lentil lichen locket magnet mantle marble "
-    "market meadow mortar nectar needle nickel nozzle oasis octave orchid oyster packet paddle palace "
-    "parcel pebble pencil pepper pillar piston planet plasma pocket prism pulley puzzle quarry quiver "
-    "rabbit radish ribbon ripple rocket saddle salmon sandal satchel shovel signal silver socket "
-    "spiral spring summit tablet tackle temple thimble ticket timber tunnel turbine valley velvet "
-    "vessel walnut wicker willow window zenith zipper "
-).split()  # noqa: SIM905  # a list would take a line per word
-_VERBS = (
-    "align bundle carve divide empty fasten gather index join label measure pack rotate sort trim "
-    "wrap "
-).split()  # noqa: SIM905  # a list would take a line per word
+_NOUNS = ["anchor", "arrow", "atlas", "badge", "basket", "beacon", "bellow", "bracket", "bridge", "bucket", "buffer", "cabin", "cable", "candle", "canvas", "carton", "cellar", "chapel", "cinder", "circle", "clamp", "cobalt", "column", "compass", "copper", "corner", "cradle", "crystal", "curtain", "dagger", "danube", "decoy", "diesel", "dipper", "donkey", "drawer", "easel", "ember", "engine", "fabric", "falcon", "feather", "ferry", "filter", "flange", "folder", "forest", "funnel", "gadget", "garden", "gasket", "geyser", "ginger", "goblet", "gravel", "gutter", "hammer", "harbor", "hazel", "helmet", "hinge", "hollow", "indigo", "island", "ivory", "jacket", "jasper", "jigsaw", "kernel", "kettle", "ladder", "lagoon", "lantern", "lattice", "ledger", "lentil", "lichen", "locket", "magnet", "mantle", "marble", "market", "meadow", "mortar", "nectar", "needle", "nickel", "nozzle", "oasis", "octave", "orchid", "oyster", "packet", "paddle", "palace", "parcel", "pebble", "pencil", "pepper", "pillar", "piston", "planet", "plasma", "pocket", "prism", "pulley", "puzzle", "quarry", "quiver", "rabbit", "radish", "ribbon", "ripple", "rocket", "saddle", "salmon", "sandal", "satchel", "shovel", "signal", "silver", "socket", "spiral", "spring", "summit", "tablet", "tackle", "temple", "thimble", "ticket", "timber", "tunnel", "turbine", "valley", "velvet", "vessel", "walnut", "wicker", "willow", "window", "zenith", "zipper"]  # a list would take a line per word
+_VERBS = ["align", "bundle", "carve", "divide", "empty", "fasten", "gather", "index", "join", "label", "measure", "pack", "rotate", "sort", "trim", "wrap"]  # a list would take a line per word
 
 Role = str
 """Of an answer: `literal`, `goal` (with its reason), `goal_only`, `why`, `noise`."""
