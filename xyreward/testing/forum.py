@@ -44,8 +44,23 @@ FORUM_KINDS: Mapping[str, int] = {
 
 SITE = "forum.example"
 
-_NOUNS = ["anchor", "arrow", "atlas", "badge", "basket", "beacon", "bellow", "bracket", "bridge", "bucket", "buffer", "cabin", "cable", "candle", "canvas", "carton", "cellar", "chapel", "cinder", "circle", "clamp", "cobalt", "column", "compass", "copper", "corner", "cradle", "crystal", "curtain", "dagger", "danube", "decoy", "diesel", "dipper", "donkey", "drawer", "easel", "ember", "engine", "fabric", "falcon", "feather", "ferry", "filter", "flange", "folder", "forest", "funnel", "gadget", "garden", "gasket", "geyser", "ginger", "goblet", "gravel", "gutter", "hammer", "harbor", "hazel", "helmet", "hinge", "hollow", "indigo", "island", "ivory", "jacket", "jasper", "jigsaw", "kernel", "kettle", "ladder", "lagoon", "lantern", "lattice", "ledger", "lentil", "lichen", "locket", "magnet", "mantle", "marble", "market", "meadow", "mortar", "nectar", "needle", "nickel", "nozzle", "oasis", "octave", "orchid", "oyster", "packet", "paddle", "palace", "parcel", "pebble", "pencil", "pepper", "pillar", "piston", "planet", "plasma", "pocket", "prism", "pulley", "puzzle", "quarry", "quiver", "rabbit", "radish", "ribbon", "ripple", "rocket", "saddle", "salmon", "sandal", "satchel", "shovel", "signal", "silver", "socket", "spiral", "spring", "summit", "tablet", "tackle", "temple", "thimble", "ticket", "timber", "tunnel", "turbine", "valley", "velvet", "vessel", "walnut", "wicker", "willow", "window", "zenith", "zipper"]  # a list would take a line per word
-_VERBS = ["align", "bundle", "carve", "divide", "empty", "fasten", "gather", "index", "join", "label", "measure", "pack", "rotate", "sort", "trim", "wrap"]  # a list would take a line per word
+_NOUNS = (
+    "anchor arrow atlas badge basket beacon bellow bracket bridge bucket buffer cabin cable candle "
+    "canvas carton cellar chapel cinder circle clamp cobalt column compass copper corner cradle "
+    "crystal curtain dagger danube decoy diesel dipper donkey drawer easel ember engine fabric falcon "
+    "feather ferry filter flange folder forest funnel gadget garden gasket geyser ginger goblet "
+    "gravel gutter hammer harbor hazel helmet hinge hollow indigo island ivory jacket jasper jigsaw "
+    "kernel kettle ladder lagoon lantern lattice ledger lentil lichen locket magnet mantle marble "
+    "market meadow mortar nectar needle nickel nozzle oasis octave orchid oyster packet paddle palace "
+    "parcel pebble pencil pepper pillar piston planet plasma pocket prism pulley puzzle quarry quiver "
+    "rabbit radish ribbon ripple rocket saddle salmon sandal satchel shovel signal silver socket "
+    "spiral spring summit tablet tackle temple thimble ticket timber tunnel turbine valley velvet "
+    "vessel walnut wicker willow window zenith zipper "
+)
+_VERBS = (
+    "align bundle carve divide empty fasten gather index join label measure pack rotate sort trim "
+    "wrap "
+)
 
 Role = str
 """Of an answer: `literal`, `goal` (with its reason), `goal_only`, `why`, `noise`."""
@@ -240,8 +255,8 @@ def xml_row(row: Mapping[str, str]) -> str:
 def _planned(
     number: int, kind: str, rng: random.Random, original: PlannedThread | None
 ) -> PlannedThread:
-    words = rng.sample(_NOUNS, 30)
-    verb = rng.choice(_VERBS)
+    words = rng.sample(_NOUNS.split(), 30)
+    verb = rng.choice(_VERBS.split())
     title = f"How to {verb} the {words[0]} of a {words[1]} & its <{words[2]}>?"
     html = (
         f"<p>In case {number} my {' '.join(words[3:9])} has a {words[9]} \u2014 &quot;{words[10]}&quot;. The "
@@ -272,7 +287,7 @@ def _answer(role: Role, words: Sequence[str], verb: str, note: int, *, marked: b
     told = " ".join(words[:9])
     match role:
         case "goal" | "why":
-            first = f"Note {note} shows with {words[3]} and {words[4]} why the {words[0]} stays where it was. "
+            first = f"Note {note} shows with {words[3]} and {words[4]} why the {words[0]} stays. "
         case "goal_only":
             first = f"Note {note} puts the {words[25]} above the {words[26]} and below the {words[27]}. "
         case "literal":
@@ -286,7 +301,8 @@ def _answer(role: Role, words: Sequence[str], verb: str, note: int, *, marked: b
     )
     return (
         f"<p>{first}{mark}See {told}, {words[9]}, {words[10]}, "
-        f"{words[11]}, {words[12]}.</p>\n<pre><code>{verb}({words[0]}, &quot;{words[1]}&quot;)\n</code></pre>\n"
+        f"{words[11]}, {words[12]}.</p>\n"
+        f"<pre><code>{verb}({words[0]}, &quot;{words[1]}&quot;)\n</code></pre>\n"
     )
 
 
