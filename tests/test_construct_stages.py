@@ -140,7 +140,13 @@ def test_a_spent_budget_stops_and_says_how_to_go_on(tmp_path: Path, monkeypatch:
 
 def test_a_funnel_adds_up_or_says_so() -> None:
     funnel = Funnel()
-    outcomes: list[Kept[str] | Dropped | Failed] = [Kept("a", "asked"), Kept("b"), Dropped("grey"), Failed("refused"), Dropped("grey")]
+    outcomes: list[Kept[str] | Dropped | Failed] = [
+        Kept("a", "asked"),
+        Kept("b"),
+        Dropped("grey"),
+        Failed("refused"),
+        Dropped("grey"),
+    ]
     step = funnel.add("first", outcomes)
     assert (step.rows, step.kept) == (5, 2)
     assert step.how == {"": 1, "asked": 1}
