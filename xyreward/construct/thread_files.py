@@ -258,7 +258,12 @@ def _sort(
         if wrong:
             problems.tell(f"{where}: {wrong}; left out")
             continue
-        dump((where, kind, dict(row)), files[int(thread) % n])
+        dump((where, kind, dict(row)), files[_spread(int(thread)) * n >> 32])
+
+
+def _spread(number: int) -> int:
+    """A number below 2^32 that looks drawn: ids may all be multiples of ten (Knuth's multiplicative hash)."""
+    return number * 2654435761 & 0xFFFFFFFF
 
 
 def _wrong(row: Mapping[str, Any], kind: str) -> str | None:
