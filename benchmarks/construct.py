@@ -1,10 +1,10 @@
 """Rate and peak memory of streaming a forum's dump, beside a bare expat pass over the same file.
 
     python benchmarks/construct.py --gb 1
-    python benchmarks/construct.py --gb 5        # needs 10 GB of disk: the dump, and its posts sorted by thread
+    python benchmarks/construct.py --gb 5        # needs 10 GB of disk: the dump, and its posts by thread
 
 The dump repeats the plan of `xyreward.testing.forum` with other ids. Steps, each in a process of its own:
-bare expat with a handler that does nothing; `xml_rows`; `read_threads`; and what `xyreward build forum --dry-run`
+bare expat with a handler that does nothing; `xml_rows`; `read_threads`; and what `xyreward build forum`
 does before it counts tokens (read, look, write down what would be sent).
 
 CPU seconds are of the process, so that other work on the machine counts less than in wall time.
