@@ -74,13 +74,12 @@ def forum(
         settings = dataclasses.replace(settings, controls=controls)
     asker = load_asker(model, **options)
     job = ForumJob(Source(source, site, licence), asker, settings)
-    asker.check_ready()
     if dry_run:
         funnel, estimate = job.estimate()
         cli._say(funnel.to_markdown())
         cli._say(f"{asker.name}: {estimate or 'nothing to ask'}. Nothing was sent or written.")
         return
-
+    asker.check_ready()  # a dry run sends nothing, and needs no key
     with cli._sending():
         with _bar(asker) as begin:
             built = job.run(begin)
