@@ -1,0 +1,110 @@
+"""`xyreward build forum` as a user meets it: bill, statuses, kills."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from test_cli import Ended, ended, start
+from test_cli import run as run
+
+from xyreward import load_items
+from xyreward.testing import FakeAPI, Faults
+from xyreward.testing.forum import SITE, ForumPlan, forum_plan
+
+Run = Callable[..., Ended]
+
+PLAN = {"xy": 20, "duplicate": 3, "sufficient": 20, "sufficient_marked": 15, "unanswered": 3}
+
+
+@pytest.fixture
+def plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ForumPlan:
+    monkeypatch.setenv("XYREWARD_STORE", str(tmp_path / "store" / "v.sqlite"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("XYREWARD_RUN", "TORCHELASTIC_RUN_ID", "XYREWARD_PRICES", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    made = forum_plan(PLAN)
+    made.write_posts_xml(tmp_path / "Posts.xml")
+    return made
+
+
+def command(api: FakeAPI, out: str, *more: str) -> list[str]:
+    model = f"chat:reader@{api.base_url}"
+    return ["build", "forum", "Posts.xml", "--site", SITE, "--model", model, "--out", out, *more]
+
+
+def test_a_dry_run_prints_the_bill_and_sends_nothing(run: Run, plan: ForumPlan) -> None:
+    with FakeAPI(reply=plan.reply) as api:
+        found = run(*command(api, "out", "--dry-run", "--sample", "0"))
+        assert api.stats.requests == 0
+    assert found.status == 0
+    assert "38 calls to make" in found.out
+    assert "Nothing was sent or written" in found.out
+    assert not Path("out").exists()
+
+
+def test_items_card_and_bill(run: Run, plan: ForumPlan) -> None:
+    with FakeAPI(reply=plan.reply) as api:
+        found = run(*command(api, "out"))
+    assert found.status == 0, found.err
+    assert "recall of the pre-filter: " in found.out
+    assert "items in out/items.jsonl" in found.out
+    items = load_items("out/items.jsonl")
+    assert sum(item.kind == "xy" for item in items) == 20
+    assert "## Licences and attribution" in Path("out/card.md").read_text()
+
+
+def test_a_row_that_cannot_be_used_is_told_and_with_strict_ends_it(
+    run: Run, plan: ForumPlan
+) -> None:
+    dump = Path("Posts.xml")
+    dump.write_bytes(dump.read_bytes().replace(b"</posts>", b'<row Id="9" Body=" & "/></posts>'))
+    with FakeAPI(reply=plan.reply) as api:
+        found = run(*command(api, "out"))
+        assert found.status == 1
+        assert "1 row of the source could not be used" in found.out
+        strict = run(*command(api, "strict", "--strict"))
+    assert strict.status == 2
+    assert "not well-formed" in strict.err
+    assert not Path("strict").exists()
+
+
+def test_what_is_given_wrongly_is_told_before_anything_is_sent(run: Run, plan: ForumPlan) -> None:
+    with FakeAPI(reply=plan.reply) as api:
+        model = f"chat:reader@{api.base_url}"
+        no_site = run("build", "forum", "Posts.xml", "--model", model, "--out", "out")
+        assert (no_site.status, "give --site" in no_site.err) == (2, True)
+        bad = run(*command(api, "out", "--sample", "2"))
+        assert (bad.status, "prefilter.sample is 2.0" in bad.err) == (2, True)
+        assert api.stats.requests == 0
+
+
+def test_killed_at_random_with_a_fifth_of_calls_failing_the_output_is_that_of_a_clean_run(
+    run: Run, plan: ForumPlan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with FakeAPI(reply=plan.reply) as api:
+        assert run(*command(api, "clean")).status == 0
+    monkeypatch.setenv("XYREWARD_STORE", str(tmp_path / "store" / "rough.sqlite"))
+    rng = random.Random(3)
+    faults = Faults({"529": 0.1, "prose": 0.05, "wrong_quote": 0.05})
+    with FakeAPI(reply=plan.reply, faults=faults, latency=0.05) as api:
+        kills = 0
+        for _ in range(4):
+            process = start(*command(api, "rough", "--concurrency", "2"))
+            before, until = api.stats.requests, time.monotonic() + 60
+            wanted = before + rng.randrange(2, 12)
+            while api.stats.requests < wanted and process.poll() is None:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            if process.poll() is None:
+                process.kill()
+                kills += 1
+            ended(process)
+        last = ended(start(*command(api, "rough")))
+    assert last.status == 0, last.err
+    assert kills >= 3
+    for name in ("items.jsonl", "funnel.json", "card.md"):
+        assert Path("rough", name).read_bytes() == Path("clean", name).read_bytes(), name

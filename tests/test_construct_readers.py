@@ -1,0 +1,281 @@
+"""Reading forums: any form of file, any mistake in it, told with place and reason."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xyreward.construct import posts_xml
+from xyreward.construct.html_text import html_text
+from xyreward.construct.posts_xml import xml_rows
+from xyreward.construct.thread_files import Problems, ReadCounts, Source, read_threads
+from xyreward.construct.threads import Post, chosen_answers
+from xyreward.errors import ConfigError, DataError
+from xyreward.testing.forum import SITE, forum_plan
+
+HEAD = b'<?xml version="1.0" encoding="utf-8"?>\n<posts>\n'
+KINDS = {"xy": 6, "sufficient": 9, "unanswered": 2}
+
+
+def row(number: int, body: bytes = b"b") -> bytes:
+    return b'  <row Id="%d" Body="%s" />\n' % (number, body)
+
+
+def ids(data: bytes, folder: Path) -> tuple[list[int], list[str]]:
+    file = folder / "Posts.xml"
+    file.write_bytes(data)
+    told: list[str] = []
+    return [int(r["Id"]) for _, r in xml_rows(file, told.append, root="posts")], told
+
+
+@pytest.mark.parametrize("chunk", [7, 64, 1 << 20])
+@pytest.mark.parametrize(
+    ("data", "read", "told"),
+    [
+        pytest.param(row(1) + row(2) + b"</posts>", [1, 2], [], id="well formed"),
+        pytest.param(
+            row(1) + row(2, b" & ") + row(3) + b"</posts>",
+            [1, 3],
+            ["line 4, column 23: not well-formed (invalid token)"],
+            id="bare ampersand",
+        ),
+        pytest.param(
+            row(1) + row(2, b"&nope;") + row(3) + b"</posts>",
+            [1, 3],
+            ["line 4, column 3: undefined entity"],
+            id="unknown entity",
+        ),
+        pytest.param(
+            row(1) + b'  <row Id="2" Body="open />\n' + row(3) + row(4) + b"</posts>",
+            [1, 3, 4],
+            [
+                "line 5, column 3: a row begins within another one; there a quotation mark is missing"
+            ],
+            id="missing quotation mark",
+        ),
+        pytest.param(
+            row(1) + b'  <row Id="2" Id="3" Body="" />\n' + row(4) + b"</posts>",
+            [1, 4],
+            ["line 4, column 15: duplicate attribute"],
+            id="attribute twice",
+        ),
+        pytest.param(
+            row(1) + row(2, b"caf\xe9 au lait") + row(3) + b"</posts>",
+            [1, 3],
+            ["line 4, column 24: byte 0xe9 is not UTF-8; convert the file"],
+            id="Latin-1 under a UTF-8 declaration",
+        ),
+        pytest.param(
+            row(1) + row(2)[:14], [1], ["line 4: the file ends too early"], id="cut in a row"
+        ),
+        pytest.param(
+            row(1) + row(2), [1, 2], ["line 5: the file ends too early"], id="cut after a row"
+        ),
+        pytest.param(
+            row(1) + row(2, b" & ") + row(3, b" & ") + row(4) + row(5, b" & ") + b"</posts>",
+            [1, 4],
+            ["line 4, ", "line 5, ", "line 7, "],
+            id="three mistakes",
+        ),
+        pytest.param(
+            row(1) + b"</posts>\n<row/>", [1], ["text after the end"], id="text after the end"
+        ),
+    ],
+)
+def test_a_mistake_costs_its_row_and_no_other(
+    data: bytes, read: list[int], told: list[str], chunk: int, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(posts_xml, "CHUNK", chunk)
+    found, lines = ids(HEAD + data, tmp_path)
+    assert found == read
+    assert len(lines) == len(told)
+    for line, part in zip(lines, told, strict=True):
+        assert line.startswith("Posts.xml line ")
+        assert part in line
+
+
+@pytest.mark.parametrize(
+    ("data", "read", "says"),
+    [
+        (
+            HEAD.replace(b"utf-8", b"klingon") + row(1) + b"</posts>",
+            [],
+            "unknown encoding: klingon",
+        ),
+        (b"7z\xbc\xaf\x27\x1c and more", [], "an archive, expected XML; unpack it first"),
+        (
+            HEAD.replace(b"<posts>", b"<users>") + row(1) + b"</users>",
+            [1],
+            "<users>, expected <posts>",
+        ),
+        (b"", [], "line 1: the file ends too early"),
+        (
+            b'<!DOCTYPE posts [<!ENTITY a "b">]>\n<posts>\n' + row(1, b"&a;") + b"</posts>",
+            [1],
+            "document type declaration, which no dump has",
+        ),
+    ],
+)
+def test_what_is_no_dump_is_told(data: bytes, read: list[int], says: str, tmp_path: Path) -> None:
+    found, lines = ids(data, tmp_path)
+    assert found == read
+    assert says in " ".join(lines)
+
+
+def test_other_encodings_that_are_declared_are_read(tmp_path: Path) -> None:
+    text = (HEAD + row(1, b"caf\xc3\xa9") + row(2) + b"</posts>").decode()
+    wide = text.replace("utf-8", "utf-16").encode("utf-16")
+    assert ids(wide, tmp_path) == ([1, 2], [])
+    western = text.replace("utf-8", "windows-1252").encode("cp1252")
+    assert ids(western, tmp_path) == ([1, 2], [])
+
+
+def threads_of(write: Callable[[Path], None], path: Path, site: str = SITE) -> Any:
+    write(path)
+    problems = Problems(strict=True)
+    threads = list(read_threads(Source(path, site), problems))
+    return {t.id: (t.title, t.accepted, [(a.id, a.score) for a in t.answers]) for t in threads}
+
+
+def test_all_forms_of_a_forum_hold_the_same_threads(tmp_path: Path) -> None:
+    plan = forum_plan(KINDS)
+    xml = threads_of(plan.write_posts_xml, tmp_path / "Posts.xml")
+    assert len(xml) == 17
+    assert threads_of(plan.write_posts_jsonl, tmp_path / "posts.jsonl") == xml
+    assert threads_of(plan.write_threads_jsonl, tmp_path / "threads.jsonl", "") == xml
+
+    def packed(path: Path) -> None:
+        path.write_bytes(gzip.compress((tmp_path / "Posts.xml").read_bytes()))
+
+    assert threads_of(packed, tmp_path / "Posts.xml.gz") == xml
+
+    def parquet(path: Path) -> None:
+        pa = pytest.importorskip("pyarrow")
+        import pyarrow.json
+        import pyarrow.parquet
+
+        assert pa
+        table = pyarrow.json.read_json(tmp_path / "posts.jsonl")
+        pyarrow.parquet.write_table(table, path)
+
+    assert threads_of(parquet, tmp_path / "posts.parquet") == xml
+
+
+def test_many_temporary_files_change_nothing_but_the_order(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    plan = forum_plan(KINDS)
+    one = threads_of(plan.write_posts_xml, tmp_path / "Posts.xml")
+    monkeypatch.setattr("xyreward.construct.thread_files.POSTS_PER_FILE", 2000)
+    assert threads_of(plan.write_posts_xml, tmp_path / "Posts.xml") == one
+
+
+def test_the_accepted_answer_comes_first_and_three_others_by_score() -> None:
+    posts = [Post(str(n), "x", score=score) for n, score in enumerate([1, 5, 5, -2, 0, 9])]
+    assert [p.id for p in chosen_answers(posts, "3")] == ["3", "5", "1", "2"]
+    assert [p.id for p in chosen_answers(posts, "5")] == ["5", "1", "2"]
+    assert [p.id for p in chosen_answers(posts, None)] == ["5", "1", "2"]
+
+
+def test_rows_that_make_no_thread_are_told_and_counted(tmp_path: Path) -> None:
+    dump = tmp_path / "Posts.xml"
+    dump.write_text(
+        "<posts>\n"
+        '<row Id="1" PostTypeId="1" Body="q" />\n'
+        '<row Id="2" PostTypeId="2" ParentId="1" Body="a" Score="much" />\n'
+        '<row Id="3" PostTypeId="2" ParentId="99" Body="a" />\n'
+        '<row Id="1" PostTypeId="1" Body="again" />\n'
+        '<row Id="4" PostTypeId="1" />\n'
+        '<row Id="5" Body="what?" />\n'
+        "</posts>"
+    )
+    problems, counts = Problems(), ReadCounts()
+    [thread] = read_threads(Source(dump, SITE), problems, counts=counts)
+    assert thread.question.html == "q"
+    assert counts.rows == {"question": 3, "answer": 2, "orphan": 1}
+    assert sorted(problems.lines) == [
+        "Posts.xml line 3: Score is 'much', expected a whole number; left out",
+        "Posts.xml line 5: question 1 is there twice; the first one was taken",
+        "Posts.xml line 6: has no Body; left out",
+        "Posts.xml line 7: has no PostTypeId, expected 1 (question), 2 (answer), ...; left out",
+    ]
+
+
+def test_bad_lines_of_jsonl_are_told_with_their_line(tmp_path: Path) -> None:
+    file = tmp_path / "threads.jsonl"
+    good = b'{"id": 1, "title": "t", "body": "b", "answers": [{"text": "a", "pm_score": 3}]}\n'
+    file.write_bytes(
+        good
+        + b'{"id": 2, "body": "caf\xe9", "answers": []}\n{"id": 3,\n[]\n'
+        + b'{"id": 4, "body": "b", "answers": [{"text": "  "}]}\n'
+        + b'{"id": 5, "body": "b", "answers": "none"}\n{"body": "b", "answers": []}\n'
+    )
+    problems = Problems()
+    [thread] = read_threads(Source(file), problems)
+    assert (thread.id, thread.answers[0].score, thread.source) == ("1", 3, "threads")
+    assert [line.split(";")[0].split(" (")[0] for line in problems.lines] == [
+        "threads.jsonl line 2: byte 23",
+        "threads.jsonl line 3: is not JSON",
+        "threads.jsonl line 4: is a list, expected an object",
+        "threads.jsonl line 5: answers[1] has no text",
+        "threads.jsonl line 6: answers is str, expected a list",
+        "threads.jsonl line 7: has no id",
+    ]
+
+
+def test_a_dump_needs_its_site_and_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "Posts.xml").write_text("<posts/>")
+    with pytest.raises(ConfigError, match="give --site"):
+        Source(tmp_path / "Posts.xml")
+    (tmp_path / "Posts.txt").write_text("")
+    with pytest.raises(ConfigError, match=r"expected \.xml"):
+        Source(tmp_path / "Posts.txt")
+    with pytest.raises(ConfigError, match="no such file"):
+        Source(tmp_path / "nothing.xml")
+    (tmp_path / "other.jsonl").write_text('{"a": 1}\n')
+    with pytest.raises(DataError, match="has columns a; expected those of posts"):
+        list(read_threads(Source(tmp_path / "other.jsonl"), Problems()))
+
+
+def test_licences_of_old_dumps_follow_the_date_and_only_on_their_network(tmp_path: Path) -> None:
+    dump = tmp_path / "Posts.xml"
+    dump.write_text(
+        '<posts><row Id="1" PostTypeId="1" Body="q" CreationDate="2010-01-01T00:00:00" />'
+        '<row Id="2" PostTypeId="1" Body="q" CreationDate="2019-01-01T00:00:00" /></posts>'
+    )
+
+    def licences(site: str, licence: str = "") -> list[str]:
+        return [t.question.licence for t in read_threads(Source(dump, site, licence), Problems())]
+
+    assert licences("cooking.stackexchange.com") == ["CC BY-SA 2.5", "CC BY-SA 4.0"]
+    assert licences("forum.example") == ["", ""]
+    assert licences("forum.example", "CC0") == ["CC0", "CC0"]
+
+
+@pytest.mark.parametrize(
+    ("html", "text"),
+    [
+        ("<p>a <b>b</b> &amp; c</p>\n<p>d</p>", "a b & c\n\nd"),
+        (
+            "<p>x</p><pre><code>a  = 1\n\n\n  b &lt; 2\n</code></pre><p>y</p>",
+            "x\n\n```\na  = 1\n\n\n  b < 2\n```\n\ny",
+        ),
+        ("<ul>\n<li>one</li>\n<li><p>two</p></li>\n</ul>", "- one\n- two"),
+        ("<ol><li>a<ul><li>b</li></ul></li><li>c</li></ol>", "1. a\n  - b\n2. c"),
+        ("<blockquote><p>q</p><p>r</p></blockquote><p>s</p>", "> q\n>\n> r\n\ns"),
+        (
+            'see <a href="https://x.org/a">this</a>, <code>f(x)</code>',
+            "see this (https://x.org/a), `f(x)`",
+        ),
+        ('<a href="https://x.org/">https://x.org</a>', "https://x.org"),
+        ("<script>bad()</script>a<br>b", "a\nb"),
+        ("a < b <unknown> c", "a < b c"),
+        ("", ""),
+    ],
+)
+def test_html_becomes_what_a_reader_sees(html: str, text: str) -> None:
+    assert html_text(html) == text

@@ -1,0 +1,97 @@
+"""The data card of items that were built: where they come from, the funnel, licences, examples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from xyreward.construct.stages import Funnel
+from xyreward.items import Item
+from xyreward.markdown import code, fenced, plain
+
+EXAMPLES = 3
+PROBLEMS = 50
+
+
+def card(
+    *,
+    title: str,
+    made_of: str,
+    items: Sequence[Item],
+    funnel: Funnel,
+    facts: Mapping[str, str],
+    problems: Sequence[str],
+    problem_count: int,
+) -> str:
+    """The card as Markdown.
+
+    Args:
+        title: of the page.
+        made_of: source, model and prompt, in a line.
+        items: those that were built.
+        funnel: all stages.
+        facts: what else was counted, name to figure.
+        problems: rows that could not be used, a line each, as many as were kept.
+        problem_count: how many there were.
+    """
+    kinds = Counter(item.kind for item in items)
+    dates = sorted({one["date"] for item in items for one in item.meta.get("provenance", ())})
+    lines = [
+        f"# {plain(title)}",
+        "",
+        f"{len(items):,} items: {kinds['xy']:,} with a hidden goal, {kinds['control']:,} controls. "
+        f"Made of {plain(made_of)}"
+        + (f"; replies of {dates[0]} to {dates[-1]}." if dates else "."),
+        "",
+        "Requests, misconceptions and solutions were written by a model and not checked by a person. Each "
+        "solution and misconception names the text that supports it, in `meta.evidence`; every quote occurs "
+        "there. References have no labels.",
+        "",
+        "## Stages",
+        "",
+        funnel.to_markdown(),
+        "In = kept + dropped + failed, in every line.",
+        "",
+        *(f"- {name}: {plain(value)}" for name, value in facts.items()),
+        "",
+        "## Licences and attribution",
+        "",
+        "Author, link and licence of each text are in `meta.attribution` and go with the item.",
+        "",
+        "| licence | texts |",
+        "|---|---:|",
+        *(f"| {plain(name)} | {n:,} |" for name, n in _licences(items).most_common()),
+        "",
+    ]
+    if items:
+        lines += ["## Examples", ""]
+    for item in _examples(items):
+        lines += [f"### {code(item.id)}, {item.kind}", "", fenced(item.query_text), ""]
+        lines += [f"- asked: {plain(item.stated_request)}"]
+        if item.kind == "xy":
+            lines += [
+                f"- wanted: {plain(item.intended_request)}",
+                f"- misconception: {plain(item.misconception)}",
+            ]
+        lines += [""]
+    if problem_count:
+        lines += ["## Rows that could not be used", ""]
+        lines += [f"- {plain(line)}" for line in problems[:PROBLEMS]]
+        if problem_count > PROBLEMS:
+            lines += [f"- and {problem_count - PROBLEMS:,} more"]
+        lines += [""]
+    return "\n".join(lines)
+
+
+def _licences(items: Sequence[Item]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for item in items:
+        told = item.meta.get("attribution", {})
+        for one in (told.get("question", {}), *told.get("answers", ())):
+            found[one.get("licence", "unknown")] += 1
+    return found
+
+
+def _examples(items: Sequence[Item]) -> list[Item]:
+    shown = [item for item in items if item.kind == "xy"][: EXAMPLES - 1]
+    return shown + [item for item in items if item.kind == "control"][:1]

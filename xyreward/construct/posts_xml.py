@@ -1,0 +1,200 @@
+"""Rows of a Stack Exchange dump's XML (`Posts.xml`, `Users.xml`), streamed, of any size.
+
+The standard library's expat, fed in pieces; nothing but the row at hand is in memory. What cannot be read is
+told with line and reason, and reading goes on at the next `<row`: expat itself stops at the first mistake.
+
+Not here: which rows make a thread (`thread_files.py`).
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+from xml.parsers import expat
+
+from xyreward.tables import packed
+
+CHUNK = 1 << 20
+"""Bytes per call of expat."""
+
+_OPEN: Mapping[str, Callable[..., Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
+_ROW = b"<row"
+_WIDE = (b"\xff\xfe", b"\xfe\xff", b"<\0", b"\0<")
+
+
+def xml_rows(
+    path: Path, tell: Callable[[str], None], *, root: str | None = None
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """The attributes of each `<row>`, with its line.
+
+    Args:
+        path: the file; gzip, bzip2 and xz are unpacked on the way.
+        tell: called with what is wrong, `FILE line N: found; expected`. It may raise, which ends reading.
+        root: the name that the outermost element should have, such as `posts`.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    try:
+        with _opened(path, tell) as file:
+            yield from _Rows(path.name, tell, root).read(file)
+    except (EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
+        tell(f"{path.name}: ends within its compressed data ({error}); get it again")
+
+
+def _opened(path: Path, tell: Callable[[str], None]) -> IO[bytes]:
+    with path.open("rb") as file:
+        begins = file.read(8)
+    if begins.startswith(b"7z\xbc\xaf\x27\x1c") or packed(begins) in ("zip", "zstd"):
+        tell(f"{path.name}: an archive, expected XML; unpack it first (7z x {path.name})")
+        return io.BytesIO(b"<posts/>")
+    opened: IO[bytes] = _OPEN.get(packed(begins) or "", open)(path, "rb")
+    return opened
+
+
+class _Rows:
+    def __init__(self, name: str, tell: Callable[[str], None], root: str | None) -> None:
+        self._name = name
+        self._tell = tell
+        self._root = root
+        self._outermost = root or "posts"
+        self._encoding: str | None = None
+        self._lines = 0
+        """Line ends of the file before what the parser at hand was given."""
+        self._found: list[tuple[int, dict[str, str]]] = []
+        self._closed = False
+        self._hopeless = False
+
+    def read(self, file: IO[bytes]) -> Iterator[tuple[int, dict[str, str]]]:
+        parser = self._parser()
+        fed = 0
+        """Bytes that the parser was given before `piece`."""
+        before = b""
+        """The piece before: an error may lie in it."""
+        piece = file.read(CHUNK)
+        wide = piece.startswith(_WIDE)
+        while True:
+            try:
+                parser.Parse(piece, not piece)
+            except LookupError as error:  # from the interpreter, not from expat
+                self._tell(f"{self._name}: declares an {error}; the file was not read")
+                return
+            except expat.ExpatError as error:
+                yield from self._take()
+                if self._hopeless:
+                    return
+                line = self._lines + error.lineno
+                if not piece:
+                    self._cut_off(line, error)
+                    return
+                if self._closed:
+                    self._tell(f"{self._name} line {line}: text after the end; it was left out")
+                    return
+                window = before + piece + file.read(4)  # a character may lie across two pieces
+                at = max(parser.ErrorByteIndex - (fed - len(before)), 0)
+                self._tell(self._message(error, line, window[at : at + 4]))
+                if wide or error.code == _UNKNOWN_ENCODING:
+                    self._tell(f"{self._name}: the rest of the file was not read")
+                    return
+                self._lines = line - 1
+                if window.startswith(_ROW, at) and error.code != _INVALID_TOKEN:
+                    at += len(_ROW)  # this row is the bad one, and not what another left open
+                rest = self._next_row(window[at:], file)
+                if rest is None:
+                    return
+                parser = self._parser()
+                prelude = f"<{self._outermost}>".encode()
+                parser.Parse(prelude, False)
+                fed, before, piece = len(prelude), b"", rest
+                continue
+            yield from self._take()
+            if self._hopeless or not piece:
+                return
+            fed, before = fed + len(piece), piece
+            piece = file.read(CHUNK)
+
+    def _next_row(self, text: bytes, file: IO[bytes]) -> bytes | None:
+        """What is left of the file's pieces from the next row on; None where there is no more."""
+        while True:
+            match = _NEXT.search(text)
+            if match:
+                self._lines += text.count(b"\n", 0, match.start())
+                return text[match.start() :]
+            keep = text[-16:]  # a mark may lie across two pieces
+            self._lines += text.count(b"\n") - keep.count(b"\n")
+            more = file.read(CHUNK)
+            if not more:
+                if f"</{self._outermost}>".encode() not in keep:
+                    self._tell(f"{self._name}: the file ends too early after that; get it again")
+                return None
+            text = keep + more
+
+    def _parser(self) -> Any:
+        parser = expat.ParserCreate(self._encoding)
+        depth, found, before = 0, self._found, self._lines
+
+        def start(name: str, attributes: dict[str, str]) -> None:
+            nonlocal depth
+            depth += 1
+            if name == "row":
+                found.append((before + parser.CurrentLineNumber, attributes))
+            elif depth == 1:
+                if self._root is not None and name != self._root:
+                    self._tell(
+                        f"{self._name}: its outermost element is <{name}>, expected <{self._root}>"
+                    )
+                self._outermost = name
+
+        def end(_name: str) -> None:
+            nonlocal depth
+            depth -= 1
+            self._closed = depth == 0
+
+        def declared(_version: str, encoding: str | None, _standalone: int) -> None:
+            self._encoding = encoding
+
+        def doctype(*_: object) -> None:
+            if not self._hopeless:
+                self._tell(
+                    f"{self._name}: has a document type declaration, which no dump has; not read"
+                )
+            self._hopeless = True
+
+        parser.StartElementHandler = start
+        parser.EndElementHandler = end
+        parser.XmlDeclHandler = declared
+        parser.StartDoctypeDeclHandler = doctype
+        return parser
+
+    def _take(self) -> list[tuple[int, dict[str, str]]]:
+        taken = self._found[:]
+        self._found.clear()
+        return taken
+
+    def _cut_off(self, line: int, error: expat.ExpatError) -> None:
+        what = expat.ErrorString(error.code)
+        self._tell(f"{self._name} line {line}: the file ends too early ({what}); get it again")
+
+    def _message(self, error: expat.ExpatError, line: int, there: bytes) -> str:
+        what = expat.ErrorString(error.code)
+        if there[:1] >= b"\x80" and (self._encoding or "utf-8").lower() in ("utf-8", "utf8"):
+            try:
+                there.decode("utf-8")
+            except UnicodeDecodeError as wrong:
+                if wrong.start == 0 and wrong.reason != "unexpected end of data":
+                    what = f"byte 0x{there[0]:02x} is not UTF-8; convert the file"
+        elif there[:1] == b"<" and error.code == _INVALID_TOKEN:
+            what = "a row begins within another one; there a quotation mark is missing"
+        place = f"{self._name} line {line}, column {error.offset + 1}"
+        return f"{place}: {what}; the row that holds it was left out"
+
+
+_NEXT = re.compile(rb"<row(?=[\s/>])")
+_INVALID_TOKEN = expat.errors.codes[expat.errors.XML_ERROR_INVALID_TOKEN]
+_UNKNOWN_ENCODING = expat.errors.codes[expat.errors.XML_ERROR_UNKNOWN_ENCODING]
