@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 
 from xyreward.cli_agree import agree, annotate
+from xyreward.cli_build import GATE_OPTIONS, forum
 from xyreward.cli_build import STATUSES as BUILD_STATUSES
-from xyreward.cli_build import forum
 from xyreward.cli_compare import compare as compare_runs
 from xyreward.cli_compare import eval_results
 from xyreward.cli_eval import evaluate
@@ -381,7 +381,9 @@ _command(app, "compare")(compare_runs)
 _command(app, "eval-results")(eval_results)
 _command(app)(_options(ITEM_OPTIONS, "loading")(_judge_options()(serve)))
 _command(build_app, epilog=BUILD_STATUSES)(
-    _judge_options(*(name for name in JUDGE_OPTIONS if name not in ("votes", "batches")))(forum)
+    _options(GATE_OPTIONS, "gating")(
+        _judge_options(*(name for name in JUDGE_OPTIONS if name not in ("votes", "batches")))(forum)
+    )
 )
 
 
@@ -734,7 +736,8 @@ def _bar(total: int, judges: Sequence[Judge | ModelAsker]) -> Iterator[Callable[
         bar = tqdm(total=total, unit=" answers", disable=not sys.stderr, mininterval=seconds)
     except OSError:  # nobody reads stderr any more, which must not end a paid job
         bar = tqdm(disable=True)
-    lots = accounted = shown = 0.0
+    lots = shown = 0.0
+    accounted = sum(one.stats.decided * weight for one, weight in weights)  # before this bar
 
     def advance(rows: int) -> None:
         nonlocal lots, accounted, shown
