@@ -8,15 +8,11 @@ anew. The same store, source and settings give the same bytes.
 
 from __future__ import annotations
 
-import json
-import pickle
 import tempfile
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
-from typing import IO
 
 from xyreward.construct.card import card
 from xyreward.construct.forum import (
@@ -27,6 +23,13 @@ from xyreward.construct.forum import (
     to_item,
     usable,
 )
+from xyreward.construct.job import (
+    Spool,
+    check_controls,
+    with_controls,
+    without_duplicates,
+    write_folder,
+)
 from xyreward.construct.prefilter import PreFilter, Recall, draw
 from xyreward.construct.stages import Dropped, Failed, Funnel, Kept
 from xyreward.construct.thread_files import Problems, ReadCounts, Source, read_threads
@@ -34,10 +37,6 @@ from xyreward.construct.threads import Thread
 from xyreward.errors import ConfigError
 from xyreward.items import Item
 from xyreward.judges.asking import Estimate, ModelAsker
-from xyreward.splits import near_duplicates
-
-LOT = 1000
-"""Threads that are asked about together, and are in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +56,7 @@ class ForumSettings:
     """Stop at the first row that cannot be used."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.controls < 1:
-            raise ConfigError(f"controls is {self.controls!r}, expected a share in [0, 1)")
+        check_controls(self.controls)
         if self.max_threads is not None and self.max_threads < 1:
             raise ConfigError(f"max_threads is {self.max_threads!r}, expected at least 1")
 
@@ -97,8 +95,9 @@ class ForumJob:
         """
         funnel, total = Funnel(), None
         with tempfile.TemporaryFile() as file:
-            offsets = self._look(file, funnel, Problems(self.settings.strict), ReadCounts())
-            for lot in _lots(file, offsets):
+            spool: Spool[_Candidate] = Spool(file)
+            offsets = self._look(spool, funnel, Problems(self.settings.strict), ReadCounts())
+            for lot in spool.lots(offsets):
                 found = extraction().estimate([one.thread for one in lot], self.asker)
                 total = found if total is None else total + found
         return funnel, total
@@ -117,11 +116,12 @@ class ForumJob:
         funnel, counts = Funnel(), ReadCounts()
         problems = Problems(self.settings.strict)
         with tempfile.TemporaryFile() as file:
-            offsets = self._look(file, funnel, problems, counts)
+            spool: Spool[_Candidate] = Spool(file)
+            offsets = self._look(spool, funnel, problems, counts)
             tick = on_reply(len(offsets))
             asked: list[tuple[str, Kept[Notes] | Dropped | Failed]] = []
             stage = extraction()
-            for lot in _lots(file, offsets):
+            for lot in spool.lots(offsets):
                 outcomes = stage.run([one.thread for one in lot], self.asker, on_reply=tick)
                 asked += zip((one.how for one in lot), outcomes, strict=True)
         funnel.add("extraction", (outcome for _, outcome in asked))
@@ -131,9 +131,15 @@ class ForumJob:
         funnel.add("licence", licensed)
         kept = [one for one in licensed if isinstance(one, Kept)]
         kept.sort(key=lambda one: _rank(one.value.thread))
-        once = _without_duplicates(kept)
+        once = without_duplicates(kept, lambda notes: notes.thread.query)
         funnel.add("duplicates", once)
-        chosen = self._with_controls([one for one in once if isinstance(one, Kept)])
+        chosen = with_controls(
+            [one for one in once if isinstance(one, Kept)],
+            is_control=lambda notes: notes.kind == "control",
+            name=lambda notes: notes.thread.id,
+            share=self.settings.controls,
+            seed=self.settings.prefilter.seed,
+        )
         funnel.add("controls", chosen)
         items = tuple(
             to_item(one.value, [one.provenance] if one.provenance else [])
@@ -145,7 +151,7 @@ class ForumJob:
     # ------------------------------------------------------------ before the model
 
     def _look(
-        self, file: IO[bytes], funnel: Funnel, problems: Problems, counts: ReadCounts
+        self, spool: Spool[_Candidate], funnel: Funnel, problems: Problems, counts: ReadCounts
     ) -> list[int]:
         """Write what is to be asked about into a file; where each begins in it."""
         unusable: Counter[str] = Counter()
@@ -162,8 +168,8 @@ class ForumJob:
                 case Kept(_, how):
                     sent[how] += 1
                     lot = f"limit {self.settings.prefilter.seed} {thread.source} {thread.id}"
-                    offsets.append((draw(lot), file.tell(), how))
-                    pickle.dump(_Candidate(readable(thread), how), file)
+                    at = spool.put(_Candidate(readable(thread), how))
+                    offsets.append((draw(lot), at, how))
         usable_ones = sum(sent.values()) + sum(unseen.values())
         funnel.counted("usable threads", {"": usable_ones}, unusable)
         funnel.counted("pre-filter", sent, unseen)
@@ -197,33 +203,6 @@ class ForumJob:
             missed=n("sample", xy=True),
         )
 
-    # ------------------------------------------------------------ after it
-
-    def _with_controls(self, kept: Sequence[Kept[Notes]]) -> list[Kept[Notes] | Dropped]:
-        """No more controls than their share, drawn by a hash of their ids."""
-        share, seed = self.settings.controls, self.settings.prefilter.seed
-        n_xy = sum(one.value.kind == "xy" for one in kept)
-        wanted = int(n_xy * share / (1 - share) + 1e-9)
-        controls = [one.value.thread.id for one in kept if one.value.kind == "control"]
-        taken = set(sorted(controls, key=lambda name: draw(f"control {seed} {name}"))[:wanted])
-        return [
-            one
-            if one.value.kind == "xy" or one.value.thread.id in taken
-            else Dropped("controls beyond their share")
-            for one in kept
-        ]
-
-
-def _lots(file: IO[bytes], offsets: Sequence[int]) -> Iterator[list[_Candidate]]:
-    def load(at: int) -> _Candidate:
-        file.seek(at)
-        one: _Candidate = pickle.load(file)  # noqa: S301  # written by this process
-        return one
-
-    them = map(load, offsets)
-    while lot := list(islice(them, LOT)):
-        yield lot
-
 
 def _licensed(one: Kept[Notes]) -> Kept[Notes] | Dropped:
     thread = one.value.thread
@@ -237,27 +216,11 @@ def _rank(thread: Thread) -> tuple[int, int, str]:
     return -thread.question.score, number, thread.id
 
 
-def _without_duplicates(kept: Sequence[Kept[Notes]]) -> list[Kept[Notes] | Dropped]:
-    """Of near-duplicate queries the first one, in the order given."""
-    like: dict[int, list[int]] = defaultdict(list)
-    for later, earlier in near_duplicates([one.value.thread.query for one in kept]):
-        like[later].append(earlier)
-    out: set[int] = set()
-    for i in range(len(kept)):
-        if any(earlier not in out for earlier in like[i]):
-            out.add(i)
-    return [Dropped("near-duplicate query") if i in out else one for i, one in enumerate(kept)]
-
-
 # ---------------------------------------------------------------- the folder
 
 
 def write(built: Built, job: ForumJob, folder: Path) -> None:
     """Write `items.jsonl`, `funnel.json` and `card.md`; each is there as a whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    items = sorted(built.items, key=lambda item: (len(item.id), item.id))
-    lines = [json.dumps(item.model_dump(mode="json"), ensure_ascii=False) for item in items]
-    _put(folder / "items.jsonl", "".join(f"{line}\n" for line in lines))
     recall = built.recall
     facts = {
         "source": job.source.path.name,
@@ -269,10 +232,11 @@ def write(built: Built, job: ForumJob, folder: Path) -> None:
         "funnel": built.funnel.to_dict(),
         "prefilter_recall": {"value": recall.value, "interval": recall.interval},
     }
-    _put(folder / "funnel.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
-    _put(
-        folder / "card.md",
-        card(
+    write_folder(
+        folder,
+        built.items,
+        facts,
+        lambda items: card(
             title=f"Items from {job.source.name}",
             made_of=f"{job.source.path.name}, by {job.asker.name_without_url}, prompt {extract_version()}",
             items=items,
@@ -286,9 +250,3 @@ def write(built: Built, job: ForumJob, folder: Path) -> None:
             problem_count=built.problems.count,
         ),
     )
-
-
-def _put(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_text(text, encoding="utf-8", newline="\n", errors="backslashreplace")
-    beside.replace(path)
