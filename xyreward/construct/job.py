@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import pickle
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Generic, TypeVar
@@ -17,6 +18,7 @@ from xyreward.construct.prefilter import draw
 from xyreward.construct.stages import Dropped, Kept
 from xyreward.errors import ConfigError
 from xyreward.items import Item
+from xyreward.judges.asking import Estimate
 from xyreward.splits import near_duplicates
 
 T = TypeVar("T")
@@ -45,14 +47,34 @@ class Spool(Generic[T]):
 
     def lots(self, offsets: Sequence[int]) -> Iterator[list[T]]:
         """The rows that begin at `offsets`, in that order, up to 1,000 at a time."""
-        rows = map(self._load, offsets)
-        while lot := list(islice(rows, LOT)):
-            yield lot
+        yield from in_lots(map(self._load, offsets))
 
     def _load(self, at: int) -> T:
         self._file.seek(at)
         row: T = pickle.load(self._file)  # noqa: S301  # written by this process
         return row
+
+
+def in_lots(rows: Iterable[T]) -> Iterator[list[T]]:
+    """Rows in their order, up to 1,000 at a time."""
+    them = iter(rows)
+    while lot := list(islice(them, LOT)):
+        yield lot
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What one stage would take."""
+
+    stage: str
+    estimate: Estimate
+    at_most: str = ""
+    """What bounds it, where that hangs on replies that are not there yet."""
+
+    def __str__(self) -> str:
+        if not self.at_most:
+            return f"{self.stage}: {self.estimate}"
+        return f"{self.stage}: at most {self.estimate} ({self.at_most})"
 
 
 def without_duplicates(
