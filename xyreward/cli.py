@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 
 from xyreward.cli_agree import agree, annotate
-from xyreward.cli_build import GATE_OPTIONS, forum
+from xyreward.cli_build import GATE_OPTIONS, forum, guides
 from xyreward.cli_build import STATUSES as BUILD_STATUSES
 from xyreward.cli_compare import compare as compare_runs
 from xyreward.cli_compare import eval_results
@@ -76,7 +76,8 @@ judge_app = typer.Typer(
 )
 store_app = typer.Typer(help="Look after the verdict store.", no_args_is_help=True)
 build_app = typer.Typer(
-    help="Make items of a source of your own: a forum's threads.", no_args_is_help=True
+    help="Make items of a source of your own: a forum's threads, how-to guides.",
+    no_args_is_help=True,
 )
 app.add_typer(judge_app, name="judge")
 app.add_typer(build_app, name="build")
@@ -380,11 +381,12 @@ _command(app)(annotate)
 _command(app, "compare")(compare_runs)
 _command(app, "eval-results")(eval_results)
 _command(app)(_options(ITEM_OPTIONS, "loading")(_judge_options()(serve)))
-_command(build_app, epilog=BUILD_STATUSES)(
-    _options(GATE_OPTIONS, "gating")(
-        _judge_options(*(name for name in JUDGE_OPTIONS if name not in ("votes", "batches")))(forum)
+for _source in (forum, guides):
+    _command(build_app, epilog=BUILD_STATUSES)(
+        _options(GATE_OPTIONS, "gating")(
+            _judge_options(*(n for n in JUDGE_OPTIONS if n not in ("votes", "batches")))(_source)
+        )
     )
-)
 
 
 # ---------------------------------------------------------------- judges

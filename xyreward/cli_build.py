@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -104,6 +106,90 @@ def forum(
         raise typer.Exit(cli.FAILED)
 
 
+def guides(
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Guides, and folders of them: Markdown, HTML, JSONL, Parquet."),
+    ],
+    *,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Who writes, refines and checks: anthropic:<model> or chat:<model>@<url>."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for items.jsonl, card.md and funnel.json.")],
+    name: Annotated[
+        str, typer.Option(help="Of the collection. [default: that of each file or folder given]")
+    ] = "",
+    licence: Annotated[
+        str, typer.Option(help="Of guides that do not say, such as 'CC BY-SA 4.0'.")
+    ] = "",
+    per_guide: Annotated[
+        int | None,
+        typer.Option(help="Questions with a hidden goal per guide, at most. [default: 2]"),
+    ] = None,
+    max_guides: Annotated[
+        int | None, typer.Option(help="Guides that are sent at most. [default: all]")
+    ] = None,
+    controls: Annotated[
+        float | None, typer.Option(help="Share of controls among items. [default: 0.25]")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at the first guide that cannot be used.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read the guides and print the bill; send nothing.")
+    ] = False,
+    gating: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> None:
+    """Make items of how-to guides: questions around what a guide refutes, and answers of both kinds."""
+    from xyreward import cli
+    from xyreward.construct.guide_job import GuideJob, GuideSettings, write
+    from xyreward.construct.guides import GuideSource
+    from xyreward.judges import load_asker
+    from xyreward.judges.asking import nothing_sent
+
+    options = _billed(out, options)
+    gates, judge, second = _gates(gating, options, dry_run=dry_run)
+    given = {"per_guide": per_guide, "controls": controls}
+    settings = GuideSettings(
+        max_guides=max_guides,
+        seed=seed,
+        strict=strict,
+        gates=gates,
+        **{k: v for k, v in given.items() if v is not None},  # type: ignore[arg-type]
+    )
+    source = GuideSource(tuple(files), name, licence)
+    asker = load_asker(model, **options)
+    job = GuideJob(source, asker, settings, judge=judge, second=second)
+    with nothing_sent(dry_run):
+        job.check()
+    if dry_run:
+        funnel, bills = job.estimate()
+        cli._say(funnel.to_markdown())
+        _say_bills(bills)
+        return
+    with cli._sending():
+        with _bar(job.gates.asked) as begin:
+            built = job.run(begin)
+        write(built, job, out)
+    cli._say(built.funnel.to_markdown())
+    for line in built.problems.lines[:5]:
+        cli._say(line)
+    cli._say(f"{counted(len(built.items), 'item')} in {out / 'items.jsonl'}, described in card.md")
+    cli._say_bill(job.gates.models)
+    if built.problems.count:
+        cli._say(
+            f"{counted(built.problems.count, 'guide or row', 'guides and rows')} could not be used; "
+            "card.md has them"
+        )
+    if built.problems.count or any(step.failed for step in built.funnel.steps):
+        raise typer.Exit(cli.FAILED)
+
+
 GATE_OPTIONS: Mapping[str, Any] = {
     "judge": Annotated[
         str | None,
@@ -170,10 +256,8 @@ def _say_bills(bills: Sequence[Any]) -> None:
     for bill in bills:
         cli._say(str(bill))
     if len(bills) > 1:
-        total = bills[0].estimate
-        for bill in bills[1:]:
-            total += bill.estimate
-        cli._say(f"in all: {'at most ' * any(bill.at_most for bill in bills)}{total}")
+        bounded = "at most " * any(bill.at_most for bill in bills)
+        cli._say(f"in all: {bounded}{reduce(add, (bill.estimate for bill in bills))}")
     cli._say(f"{'' if bills else 'Nothing to ask. '}Nothing was sent or written.")
 
 

@@ -14,6 +14,12 @@ from xyreward.stats import Estimate
 EXAMPLES = 3
 PROBLEMS = 50
 
+OF_THREADS = (
+    "Requests, misconceptions and solutions were written by a model and not checked by a person. Each "
+    "solution and misconception names the text that supports it, in `meta.evidence`; every quote occurs "
+    "there. References have no labels."
+)
+
 
 def card(
     *,
@@ -25,6 +31,7 @@ def card(
     facts: Mapping[str, str],
     problems: Sequence[str],
     problem_count: int,
+    notes: str = OF_THREADS,
 ) -> str:
     """The card as Markdown.
 
@@ -37,8 +44,10 @@ def card(
         facts: what else was counted, name to figure.
         problems: rows that could not be used, a line each, as many as were kept.
         problem_count: how many there were.
+        notes: what was written by whom, and what was checked.
     """
     kinds = Counter(item.kind for item in items)
+    spread = ", ".join(step.name for step in funnel.steps if step.spread)
     dates = sorted({one["date"] for item in items for one in item.meta.get("provenance", ())})
     lines = [
         f"# {plain(title)}",
@@ -47,14 +56,13 @@ def card(
         f"Made of {plain(made_of)}"
         + (f"; replies of {dates[0]} to {dates[-1]}." if dates else "."),
         "",
-        "Requests, misconceptions and solutions were written by a model and not checked by a person. Each "
-        "solution and misconception names the text that supports it, in `meta.evidence`; every quote occurs "
-        "there. References have no labels.",
+        notes,
         "",
         "## Stages",
         "",
         funnel.to_markdown(),
-        "In = kept + dropped + failed, in every line.",
+        "In = kept + dropped + failed, in every line"
+        + (f" but {spread}, where each row becomes several." if spread else "."),
         "",
         *(f"- {name}: {plain(value)}" for name, value in facts.items()),
         "",
@@ -120,9 +128,9 @@ def _told(figure: Estimate | None) -> str:
 def _licences(items: Sequence[Item]) -> Counter[str]:
     found: Counter[str] = Counter()
     for item in items:
-        told = item.meta.get("attribution", {})
-        for one in (told.get("question", {}), *told.get("answers", ())):
-            found[one.get("licence", "unknown")] += 1
+        for told in item.meta.get("attribution", {}).values():
+            for one in told if isinstance(told, list) else [told]:
+                found[one.get("licence", "unknown")] += 1
     return found
 
 

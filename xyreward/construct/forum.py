@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 from xyreward import rubric
+from xyreward.construct.quotes import not_a_quote
 from xyreward.construct.stages import Dropped, Kept, Provenance, Stage, prompt, prompt_version
 from xyreward.construct.threads import Post, Thread
 from xyreward.fence import Part, fence
@@ -26,7 +27,6 @@ from xyreward.reading import (
     ReadingProblem,
     Unread,
     check_keys,
-    occurs,
     read_bool,
     read_object,
     read_text,
@@ -36,8 +36,6 @@ EXTRACT = "forum-extract-1"
 """Raised by hand where notes are meant to differ. The hash in the version shows every change."""
 REPLY_TOKENS = 8192
 """Limit of a reply, thinking included."""
-QUOTE_CHARACTERS = 12
-"""Letters and digits of a quote at least, unless it is the whole answer: shorter ones occur anywhere."""
 LONGEST_POST = 20_000
 """Characters of a question or an answer that are shown; threads with a longer one are dropped."""
 
@@ -164,7 +162,7 @@ def read_notes(thread: Thread, reply: Reply) -> Mapping[str, Any] | ReadingProbl
         for key in LISTS:
             rows = _entries(key, data[key], answers, with_text=key != "misconception_evidence")
             for n, row in enumerate(rows, start=1):
-                if wrong := _not_a_quote(row["quote"], texts[row["answer"]]):
+                if wrong := not_a_quote(row["quote"], texts[row["answer"]]):
                     complaints.append(f"The quote of {key} {n} {wrong}.")
             found[key] = [{**row, "answer": answers[row["answer"]].id} for row in rows]
     except Unread as unread:
@@ -206,15 +204,6 @@ def _entries(
             raise Unread("unparseable", f"{name}.text is empty, expected a solution")
         entries.append(entry)
     return entries
-
-
-def _not_a_quote(quote: str, answer: str) -> str | None:
-    if not occurs(quote, answer):
-        return "does not occur in its answer"
-    letters = sum(map(str.isalnum, quote))
-    if letters < min(QUOTE_CHARACTERS, sum(map(str.isalnum, answer))):
-        return "is too short to show anything"
-    return None
 
 
 # ---------------------------------------------------------------- deciding

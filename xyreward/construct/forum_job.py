@@ -8,15 +8,11 @@ anew. The same store, source and settings give the same bytes.
 
 from __future__ import annotations
 
-import json
-import pickle
 import tempfile
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
-from typing import IO
 
 from xyreward.construct.card import card
 from xyreward.construct.forum import (
@@ -28,7 +24,15 @@ from xyreward.construct.forum import (
     to_item,
     usable,
 )
-from xyreward.construct.gates import Begin, Bill, GateFigures, Gates, GateSettings
+from xyreward.construct.gates import GateFigures, Gates, GateSettings
+from xyreward.construct.job import (
+    Begin,
+    Bill,
+    Spool,
+    check_controls,
+    without_duplicates,
+    write_folder,
+)
 from xyreward.construct.prefilter import PreFilter, Recall, draw
 from xyreward.construct.stages import Dropped, Failed, Funnel, Kept
 from xyreward.construct.thread_files import Problems, ReadCounts, Source, read_threads
@@ -37,10 +41,6 @@ from xyreward.errors import ConfigError
 from xyreward.items import Item, Reference
 from xyreward.judges import Judge
 from xyreward.judges.asking import ModelAsker
-from xyreward.splits import near_duplicates
-
-LOT = 1000
-"""Threads that are asked about together, and are in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,7 @@ class ForumSettings:
     gates: GateSettings = field(default_factory=GateSettings)
 
     def __post_init__(self) -> None:
+        check_controls(self.controls)
         if self.max_threads is not None and self.max_threads < 1:
             raise ConfigError(f"max_threads is {self.max_threads!r}, expected at least 1")
 
@@ -138,19 +139,21 @@ class ForumJob:
         """
         funnel, total = Funnel(), None
         with tempfile.TemporaryFile() as file:
-            offsets = self._look(file, funnel, Problems(self.settings.strict), ReadCounts())
-            for lot in _lots(file, offsets):
+            spool: Spool[_Candidate] = Spool(file)
+            offsets = self._look(spool, funnel, Problems(self.settings.strict), ReadCounts())
+            for lot in spool.lots(offsets):
                 found = extraction().estimate([one.thread for one in lot], self.asker)
                 total = found if total is None else total + found
             if total is None:
                 return funnel, []
+            at_most = ""
             if total.calls:
-                items = [_stand_in(one.thread) for lot in _lots(file, offsets) for one in lot]
+                items = [_stand_in(one.thread) for lot in spool.lots(offsets) for one in lot]
+                at_most = f"as if all {len(items):,} threads became items with a hidden goal"
             else:  # all replies are there, so that nothing is asked
-                rows = self._extracted(file, offsets, funnel, lambda _: None)[1]
+                _, rows = self._extracted(spool, offsets, funnel, lambda _: None)
                 items = [one.value for one in rows]
-        bill = Bill("extraction", self.asker.name, total)
-        return funnel, [bill, *self.gates.estimate(items, at_most=total.calls > 0)]
+        return funnel, [Bill("extraction", total), *self.gates.estimate(items, at_most=at_most)]
 
     def run(self, begin: Begin = lambda _: None) -> Built:
         """Read, ask and filter.
@@ -166,20 +169,21 @@ class ForumJob:
         funnel, counts = Funnel(), ReadCounts()
         problems = Problems(self.settings.strict)
         with tempfile.TemporaryFile() as file:
-            offsets = self._look(file, funnel, problems, counts)
-            recall, rows = self._extracted(file, offsets, funnel, begin)
+            spool: Spool[_Candidate] = Spool(file)
+            offsets = self._look(spool, funnel, problems, counts)
+            recall, rows = self._extracted(spool, offsets, funnel, begin)
         rows, gates = self.gates.run(rows, funnel, begin)
         items = tuple(one.value for one in rows)
         return Built(items, funnel, recall, problems, counts, gates)
 
     def _extracted(
-        self, file: IO[bytes], offsets: Sequence[int], funnel: Funnel, begin: Begin
+        self, spool: Spool[_Candidate], offsets: Sequence[int], funnel: Funnel, begin: Begin
     ) -> tuple[Recall, list[Kept[Item]]]:
         """Ask about threads, and make items of those that have a licence and repeat no other."""
         tick = begin(len(offsets))
         asked: list[tuple[str, Kept[Notes] | Dropped | Failed]] = []
         stage = extraction()
-        for lot in _lots(file, offsets):
+        for lot in spool.lots(offsets):
             outcomes = stage.run([one.thread for one in lot], self.asker, on_reply=tick)
             asked += zip((one.how for one in lot), outcomes, strict=True)
         funnel.add("extraction", (outcome for _, outcome in asked))
@@ -188,7 +192,7 @@ class ForumJob:
         funnel.add("licence", licensed)
         kept = [one for one in licensed if isinstance(one, Kept)]
         kept.sort(key=lambda one: _rank(one.value.thread))
-        once = _without_duplicates(kept)
+        once = without_duplicates(kept, lambda notes: notes.thread.query)
         funnel.add("duplicates", once)
         return self._recall(funnel, asked), [
             Kept(to_item(one.value, [one.provenance] if one.provenance else []))
@@ -199,7 +203,7 @@ class ForumJob:
     # ------------------------------------------------------------ before the model
 
     def _look(
-        self, file: IO[bytes], funnel: Funnel, problems: Problems, counts: ReadCounts
+        self, spool: Spool[_Candidate], funnel: Funnel, problems: Problems, counts: ReadCounts
     ) -> list[int]:
         """Write what is to be asked about into a file; where each begins in it."""
         unusable: Counter[str] = Counter()
@@ -216,8 +220,8 @@ class ForumJob:
                 case Kept(_, how):
                     sent[how] += 1
                     lot = f"limit {self.settings.prefilter.seed} {thread.source} {thread.id}"
-                    offsets.append((draw(lot), file.tell(), how))
-                    pickle.dump(_Candidate(readable(thread), how), file)
+                    at = spool.put(_Candidate(readable(thread), how))
+                    offsets.append((draw(lot), at, how))
         usable_ones = sum(sent.values()) + sum(unseen.values())
         funnel.counted("usable threads", {"": usable_ones}, unusable)
         funnel.counted("pre-filter", sent, unseen)
@@ -269,17 +273,6 @@ def _stand_in(thread: Thread) -> Item:
     )
 
 
-def _lots(file: IO[bytes], offsets: Sequence[int]) -> Iterator[list[_Candidate]]:
-    def load(at: int) -> _Candidate:
-        file.seek(at)
-        one: _Candidate = pickle.load(file)  # noqa: S301  # written by this process
-        return one
-
-    them = map(load, offsets)
-    while lot := list(islice(them, LOT)):
-        yield lot
-
-
 def _licensed(one: Kept[Notes]) -> Kept[Notes] | Dropped:
     thread = one.value.thread
     if all(post.licence for post in (thread.question, *thread.answers)):
@@ -292,27 +285,11 @@ def _rank(thread: Thread) -> tuple[int, int, str]:
     return -thread.question.score, number, thread.id
 
 
-def _without_duplicates(kept: Sequence[Kept[Notes]]) -> list[Kept[Notes] | Dropped]:
-    """Of near-duplicate queries the first one, in the order given."""
-    like: dict[int, list[int]] = defaultdict(list)
-    for later, earlier in near_duplicates([one.value.thread.query for one in kept]):
-        like[later].append(earlier)
-    out: set[int] = set()
-    for i in range(len(kept)):
-        if any(earlier not in out for earlier in like[i]):
-            out.add(i)
-    return [Dropped("near-duplicate query") if i in out else one for i, one in enumerate(kept)]
-
-
 # ---------------------------------------------------------------- the folder
 
 
 def write(built: Built, job: ForumJob, folder: Path) -> None:
     """Write `items.jsonl`, `funnel.json` and `card.md`; each is there as a whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    items = sorted(built.items, key=lambda item: (len(item.id), item.id))
-    lines = [json.dumps(item.model_dump(mode="json"), ensure_ascii=False) for item in items]
-    _put(folder / "items.jsonl", "".join(f"{line}\n" for line in lines))
     recall = built.recall
     facts = {
         "source": job.source.path.name,
@@ -325,10 +302,11 @@ def write(built: Built, job: ForumJob, folder: Path) -> None:
         "prefilter_recall": {"value": recall.value, "interval": recall.interval},
         "gates": built.gates.to_dict(),
     }
-    _put(folder / "funnel.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
-    _put(
-        folder / "card.md",
-        card(
+    write_folder(
+        folder,
+        built.items,
+        facts,
+        lambda items: card(
             title=f"Items from {job.source.name}",
             made_of=f"{job.source.path.name}, by {job.asker.name_without_url}, prompt {extract_version()}",
             items=items,
@@ -343,9 +321,3 @@ def write(built: Built, job: ForumJob, folder: Path) -> None:
             problem_count=built.problems.count,
         ),
     )
-
-
-def _put(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_text(text, encoding="utf-8", newline="\n", errors="backslashreplace")
-    beside.replace(path)

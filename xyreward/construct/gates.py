@@ -16,8 +16,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import chain
-from typing import Any, Literal
+from operator import add
+from typing import Any, Literal, TypeVar
 
 from xyreward.agreement import Gap, Rater, Ratings, figures
 from xyreward.construct.gate_stages import (
@@ -31,6 +33,7 @@ from xyreward.construct.gate_stages import (
     same_goal_version,
 )
 from xyreward.construct.given_away import MAX_CORRECTION_WORDS, MAX_GOAL_WORDS, shares
+from xyreward.construct.job import Begin, Bill, check_controls, with_controls
 from xyreward.construct.prefilter import draw
 from xyreward.construct.stages import NO_USE, TRIES, Dropped, Failed, Funnel, Kept, Provenance
 from xyreward.errors import ConfigError, JudgeError
@@ -69,10 +72,9 @@ WANTED: Mapping[MeantAs, Mapping[str, Callable[[Labels], bool]]] = {
 
 SEEN: Mapping[ItemKind, str] = {"xy": "a hidden goal", "control": "no hidden goal"}
 
+T = TypeVar("T")
 Row = Kept[Item]
 Outcome = Kept[Item] | Dropped | Failed
-Begin = Callable[[int], Callable[[], object] | None]
-"""Told how many questions follow, says what to call after each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +111,6 @@ class GateSettings:
             )
         if problems:
             raise ConfigError(f"gates: {'; '.join(problems)}")
-
-
-@dataclass(frozen=True, slots=True)
-class Bill:
-    """What one stage would take."""
-
-    stage: str
-    whom: str
-    """Name of the model."""
-    estimate: Estimate
-    at_most: bool = False
-    """Not all that it is asked about is there yet, and so it was taken at its most."""
-
-    def __str__(self) -> str:
-        return f"{self.stage}, {self.whom}: {'at most ' * self.at_most}{self.estimate}"
 
 
 @dataclass(slots=True)
@@ -195,8 +182,7 @@ class Gates:
             ConfigError: no such share.
             JudgeError: the judge gives no labels.
         """
-        if not 0 <= controls < 1:
-            raise ConfigError(f"controls is {controls!r}, expected a share in [0, 1)")
+        check_controls(controls)
         if judge is not None:
             check_gives_labels(judge)
         self.settings = settings
@@ -255,7 +241,7 @@ class Gates:
             return _kept(outcomes)
 
         rows = step("words", self._words(rows, found))
-        rows = step("controls", with_controls(rows, self.controls, self.seed))
+        rows = step("controls", self._few_controls(rows))
         if self.settings.inferences:
             rows = step("inference", self._inference(rows, found, begin))
         else:
@@ -269,8 +255,17 @@ class Gates:
         else:
             found.off["judge"] = "no judge was given (--judge), and no answer was judged"
         if len(found.off) < 3:  # the gates may have left too many controls
-            rows = step("controls, again", with_controls(rows, self.controls, self.seed))
+            rows = step("controls, again", self._few_controls(rows))
         return rows, found
+
+    def _few_controls(self, rows: Sequence[Row]) -> list[Row | Dropped]:
+        return with_controls(
+            [replace(row, how=row.value.kind) for row in rows],
+            is_control=lambda item: item.kind == "control",
+            name=lambda item: item.id,
+            share=self.controls,
+            seed=self.seed,
+        )
 
     def _words(self, rows: Sequence[Row], found: GateFigures) -> list[Outcome]:
         outcomes: list[Outcome] = []
@@ -437,13 +432,13 @@ class Gates:
 
     # ------------------------------------------------------------ bills
 
-    def estimate(self, items: Sequence[Item], *, at_most: bool = False) -> list[Bill]:
+    def estimate(self, items: Sequence[Item], *, at_most: str = "") -> list[Bill]:
         """What the gates would take now, with what the store has. Sends nothing.
 
         Args:
             items: those that would reach the gates, or stand-ins of usual length.
-            at_most: they are stand-ins, and all of them are taken to reach the last gate. Else bills are
-                exact up to the first gate that lacks a reply.
+            at_most: they are stand-ins, in words. Else bills are exact up to the first gate that lacks a
+                reply; all items that reach it are taken to pass it.
 
         Raises:
             StoreError: the store cannot be used.
@@ -452,18 +447,21 @@ class Gates:
         bills: list[Bill] = []
         if not at_most:
             rows = _kept(self._words(rows, GateFigures()))
-            rows = _kept(with_controls(rows, self.controls, self.seed))
+            rows = _kept(self._few_controls(rows))
 
         def bill(
-            stage: str,
+            gate: str,
             found: Sequence[tuple[ModelAsker, Estimate]],
-            gate: Callable[[Sequence[Row], GateFigures, Begin], list[Outcome]],
+            run: Callable[[Sequence[Row], GateFigures, Begin], list[Outcome]],
         ) -> None:
             nonlocal rows, at_most
-            bills.extend(Bill(stage, whom.name, one, at_most) for whom, one in found)
-            at_most = at_most or any(one.calls for _, one in found)
+            bills.extend(
+                Bill(f"{gate}, {whom.name_without_url}", one, at_most) for whom, one in found
+            )
+            if not at_most and any(one.calls for _, one in found):
+                at_most = f"as if all {len(rows):,} items at the gate before passed it"
             if not at_most:  # all replies are there
-                rows = _kept(gate(rows, GateFigures(), lambda _: None))
+                rows = _kept(run(rows, GateFigures(), lambda _: None))
 
         if self.settings.inferences:
             bill("inference", self._inference_bills(_xy(rows)), self._inference)
@@ -476,41 +474,27 @@ class Gates:
             asked = [(row.value, n) for row in rows for n in meant_as(row.value)]
             texts = [item.references[n].text for item, n in asked]
             if found := estimate([item for item, _ in asked], texts):
-                bills.append(Bill("judge", self.judge.name, found, at_most))
+                bills.append(Bill(f"judge, {_name(self.judge)}", found, at_most))
         return bills
 
     def _inference_bills(self, items: Sequence[Item]) -> list[tuple[ModelAsker, Estimate]]:
         stage, numbers = inference(), range(self.settings.inferences)
         bills = [stage.estimate(items, self.asker, number=n) for n in numbers]
-        known = not any(one.calls for one in bills)
         pairs = [
-            Compared(item.query_text, goal, item.intended_request)
+            Compared(item.query_text, _known(goal, f"{n} {UNWRITTEN}"), item.intended_request)
             for n in numbers
-            for item, goal in zip(
-                items,
-                # Those that are not written yet are of usual length.
-                _values(stage.run(items, self.asker, number=n))
-                if known
-                else [f"{n} {UNWRITTEN}" for _ in items],
-                strict=True,
-            )
-            if goal is not None
+            for item, goal in zip(items, stage.known(items, self.asker, number=n), strict=True)
         ]
         bills.append(same_goal().estimate(pairs, self.asker))
-        return [(self.asker, _sum(bills))]
+        return [(self.asker, reduce(add, bills))]
 
     def _second_bills(self, items: Sequence[Item]) -> list[tuple[ModelAsker, Estimate]]:
         found = labelling().estimate(items, self.second)
-        labels: Sequence[Label | None] = (
-            [Label(item.kind, f"1 {UNWRITTEN}", f"2 {UNWRITTEN}") for item in items]
-            if found.calls
-            else _values(labelling().run(items, self.second))
-        )
+        labels = labelling().known(items, self.second)
         pairs = [
             pair
             for item, label in zip(items, labels, strict=True)
-            if label is not None
-            for pair in _requests(item, label).values()
+            for pair in _requests(item, _known(label, _unwritten(item))).values()
         ]
         return [(self.second, found), (self.asker, same_goal().estimate(pairs, self.asker))]
 
@@ -519,21 +503,16 @@ UNWRITTEN = "word " * 25
 """Stands in a bill for a sentence that a model has yet to write."""
 
 
+def _unwritten(item: Item) -> Label:
+    return Label(item.kind, f"1 {UNWRITTEN}", f"2 {UNWRITTEN}")
+
+
+def _known(found: Kept[T] | Dropped | None, otherwise: T) -> T:
+    """What the store says, or what stands for it in a bill."""
+    return found.value if isinstance(found, Kept) else otherwise
+
+
 # ---------------------------------------------------------------- parts of gates
-
-
-def with_controls(rows: Sequence[Row], share: float, seed: int) -> list[Row | Dropped]:
-    """No more controls among the items than this share, drawn by a hash of their ids."""
-    n_xy = sum(row.value.kind == "xy" for row in rows)
-    wanted = int(n_xy * share / (1 - share) + 1e-9)
-    controls = [row.value.id for row in rows if row.value.kind == "control"]
-    taken = set(sorted(controls, key=lambda name: draw(f"control {seed} {name}"))[:wanted])
-    return [
-        replace(row, how=row.value.kind)
-        if row.value.kind == "xy" or row.value.id in taken
-        else Dropped("controls beyond their share")
-        for row in rows
-    ]
 
 
 def meant_as(item: Item) -> dict[int, MeantAs]:
@@ -699,14 +678,3 @@ def _xy(rows: Iterable[Row]) -> list[Item]:
 
 def _n(hits: Iterable[float | None]) -> int:
     return sum(map(bool, hits))
-
-
-def _values(outcomes: Iterable[Kept[Any] | Dropped | Failed]) -> list[Any]:
-    return [one.value if isinstance(one, Kept) else None for one in outcomes]
-
-
-def _sum(bills: Sequence[Estimate]) -> Estimate:
-    total = bills[0]
-    for one in bills[1:]:
-        total += one
-    return total

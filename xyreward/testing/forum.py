@@ -298,12 +298,17 @@ def _verdict(thread: PlannedThread, text: str) -> Mapping[str, Any]:
         serves = "both"
     if control and thread.number % 10 == 0:
         serves = "neither"
+    return verdict_reply(text.split(". ")[0], serves, focus, identifies=role == "goal")
+
+
+def verdict_reply(quote: str, serves: str, focus: str, *, identifies: bool) -> dict[str, Any]:
+    """What a judge replies of an answer with one suggestion."""
     return {
-        "suggestions": [{"quote": text.split(". ")[0], "reason": "As planned.", "serves": serves}],
+        "suggestions": [{"quote": quote, "reason": "As planned.", "serves": serves}],
         "focus_reason": "As planned.",
         "focus": focus,
         "misconception_reason": "As planned.",
-        "identifies_misconception": role == "goal",
+        "identifies_misconception": identifies,
     }
 
 
