@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 
 from xyreward.cli_agree import agree, annotate
-from xyreward.cli_build import GATE_OPTIONS, forum, guides
+from xyreward.cli_build import GATE_OPTIONS, apply, forum, guides, review
 from xyreward.cli_build import STATUSES as BUILD_STATUSES
 from xyreward.cli_compare import compare as compare_runs
 from xyreward.cli_compare import eval_results
@@ -381,6 +381,8 @@ _command(app)(annotate)
 _command(app, "compare")(compare_runs)
 _command(app, "eval-results")(eval_results)
 _command(app)(_options(ITEM_OPTIONS, "loading")(_judge_options()(serve)))
+_command(build_app)(review)
+_command(build_app)(apply)
 for _source in (forum, guides):
     _command(build_app, epilog=BUILD_STATUSES)(
         _options(GATE_OPTIONS, "gating")(

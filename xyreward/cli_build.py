@@ -190,6 +190,69 @@ def guides(
         raise typer.Exit(cli.FAILED)
 
 
+def review(
+    items: Annotated[Path, typer.Argument(help="Items, as `xyreward build` writes them.")],
+    *,
+    out: Annotated[Path, typer.Option(help="HTML file to write; must not exist.")],
+    seed: Annotated[int, typer.Option(help="Of the order.")] = 0,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="So many of the items, drawn at random.")
+    ] = None,
+) -> None:
+    """Make a page on which people keep, edit or reject items: offline, by keyboard, in random order.
+
+    What gates and judges said is not in the page. Each person saves a file of decisions, which `xyreward
+    build apply` reads.
+    """
+    from xyreward import cli
+    from xyreward.construct.review import review_page
+    from xyreward.loading import load_items
+    from xyreward.score_file import refuse_existing
+
+    refuse_existing(out)
+    made = review_page(load_items(items), seed=seed, limit=limit)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(made.html, "utf-8")
+    cli._say(f"{counted(made.items, 'item')} to review in {out} (sheet {made.hash})")
+
+
+def apply(
+    items: Annotated[Path, typer.Argument(help="The items that were reviewed.")],
+    decisions: Annotated[list[Path], typer.Argument(help="Files that the page saved.")],
+    *,
+    out: Annotated[Path, typer.Option(help="JSONL of the items to write; must not exist.")],
+) -> None:
+    """Write the items that people kept, with their edits, and beside them those that they did not.
+
+    A decision holds for the text that was shown and for no other. Exit status 1 where an item has none, or
+    decisions that differ, or a decision has no item.
+    """
+    from xyreward import cli
+    from xyreward.construct.job import write_items
+    from xyreward.construct.review import apply as apply_decisions
+    from xyreward.construct.review import read_decisions
+    from xyreward.loading import load_items
+    from xyreward.score_file import refuse_existing
+
+    left_out = out.with_name(f"{out.stem}.left_out{out.suffix}")
+    for path in (out, left_out):
+        refuse_existing(path)
+    found = apply_decisions(load_items(items), read_decisions(decisions))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_items(left_out, found.left_out)
+    write_items(out, found.kept)
+    cli._say(f"{counted(len(found.kept), 'item')} in {out}, {len(found.left_out):,} in {left_out}")
+    for what, n in sorted(found.counts.items()):
+        cli._say(f"{what}: {n:,}")
+    if found.unknown:
+        cli._say(
+            f"decisions about items that are not there: {len(found.unknown):,}, the first is "
+            f"{found.unknown[0]!r}"
+        )
+    if found.unsettled:
+        raise typer.Exit(cli.FAILED)
+
+
 GATE_OPTIONS: Mapping[str, Any] = {
     "judge": Annotated[
         str | None,

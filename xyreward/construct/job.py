@@ -135,10 +135,15 @@ def write_folder(
     """
     folder.mkdir(parents=True, exist_ok=True)
     items = sorted(items, key=lambda item: (len(item.id), item.id))
-    lines = [json.dumps(item.model_dump(mode="json"), ensure_ascii=False) for item in items]
-    _put(folder / "items.jsonl", "".join(f"{line}\n" for line in lines))
+    write_items(folder / "items.jsonl", items)
     _put(folder / "funnel.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
     _put(folder / "card.md", card(items))
+
+
+def write_items(path: Path, items: Sequence[Item]) -> None:
+    """Write items as JSONL; the file is there as a whole or not at all."""
+    lines = [json.dumps(item.model_dump(mode="json"), ensure_ascii=False) for item in items]
+    _put(path, "".join(f"{line}\n" for line in lines))
 
 
 def _put(path: Path, text: str) -> None:
