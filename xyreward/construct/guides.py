@@ -256,7 +256,7 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     ),
     "author": ("author", "authors", "by", "creator"),
     "licence": ("licence", "license", "contentlicense", "rights"),
-    "link": ("link", "url", "href", "canonicalurl", "source"),
+    "link": ("link", "url", "href", "canonicalurl"),
     "domain": ("domain", "category", "topic"),
 }
 """Ours -> names in files, without case, `_` and `-`; the first that is there is taken."""
@@ -278,6 +278,8 @@ def _rows(
         empty = False
         counts[kind] += 1
         fields = thread_files._fields(row, _COLUMNS)
+        if "headline" in fields and fields.keys() & {"steps", "sections"}:
+            fields.setdefault("title", fields.pop("headline"))  # as newspapers have it
         at = where.removeprefix(path.name)
         guide = _row_guide(fields, f"{path.stem}-{at.split()[-1]}")
         where = place + at
