@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from xyreward.construct.authors import with_authors
 from xyreward.construct.card import card
 from xyreward.construct.forum import (
     Notes,
@@ -146,6 +147,8 @@ class ForumJob:
             for one in chosen
             if isinstance(one, Kept)
         )
+        source = self.source
+        items = with_authors(items, source.site, source.users_file, problems.tell)
         return Built(items, funnel, recall, problems, counts)
 
     # ------------------------------------------------------------ before the model
