@@ -322,3 +322,18 @@ def test_every_passage_is_in_the_text_with_its_place(tmp_path: Path) -> None:
     assert places["text 1"] == "An intro with bold words."
     flat = " ".join(guide.text.split())
     assert all(" ".join(text.split()) in flat for text in places.values())
+
+
+def test_rows_of_parquet(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    rows = [
+        {"title": "A", "steps": ["x", "y"], "warnings": None},
+        {"title": "B", "steps": [], "warnings": ["w"]},
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "g.parquet")
+    [guide], problems = read(tmp_path)
+    assert (guide.id, guide.steps) == ("g-1", ("x", "y"))
+    assert problems.lines == [
+        "g.parquet row 2: has no steps, expected a list, numbered or not; left out"
+    ]

@@ -274,15 +274,14 @@ def _rows(
     read = thread_files._jsonl if kind == "jsonl" else thread_files._parquet
     empty, told = True, problems.count
     held: list[tuple[str, str, Guide]] = []
-    for where, row in read(path, problems):
+    for number, row in read(path, problems):
         empty = False
         counts[kind] += 1
         fields = thread_files._fields(row, _COLUMNS)
         if "headline" in fields and fields.keys() & {"steps", "sections"}:
             fields.setdefault("title", fields.pop("headline"))  # as newspapers have it
-        at = where.removeprefix(path.name)
-        guide = _row_guide(fields, f"{path.stem}-{at.split()[-1]}")
-        where = place + at
+        guide = _row_guide(fields, f"{path.stem}-{number}")
+        where = f"{place} {'line' if kind == 'jsonl' else 'row'} {number}"
         if "headline" not in fields or "id" in fields:
             yield from _joined(held)
             held = []
