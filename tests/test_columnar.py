@@ -8,8 +8,8 @@ from pair_sets import items, pair_set
 
 from xyreward.errors import DataError
 from xyreward.pairs import columnar
-from xyreward.pairs.formats import FORMATS, rows
 from xyreward.pairs.columnar import COLUMNS, write_tables
+from xyreward.pairs.formats import FORMATS, rows
 
 
 def assert_is(value: Any, kind: Any, where: str) -> None:
