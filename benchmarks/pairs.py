@@ -1,7 +1,7 @@
 """Time, stage by stage, and peak memory of building preference pairs from judged answers.
 
     python benchmarks/pairs.py                       # 10,000 and 64,920 answers
-    python benchmarks/pairs.py --answers 1000000     # a quarter of an hour, and a store of 2 GB
+    python benchmarks/pairs.py --answers 1000000     # half an hour, a store of 2 GB, 10 GiB of memory
 
 Eight answers of about 120 English words to each item of about 150, all by one policy; 2,000 held-out
 items with references; a token guard with the embedded policy's tokenizer; all guards, balance and the
