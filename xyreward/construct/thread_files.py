@@ -1,10 +1,10 @@
 """Files of a forum to threads: dumps of posts (XML, Parquet, JSONL), and JSONL or Parquet of whole threads.
 
-    Posts.xml -> rows -> files by thread, on disk -> threads
+    Posts.xml -> rows -> lots of whole threads, on disk -> threads
 
-A dump has an answer far from its question, so its posts are first written into temporary files, each of
-which holds whole threads and fits into memory. That takes about the dump's size on disk. Threads come in an
-order that depends on nothing but the dump.
+A dump has an answer far from its question, so its posts are first sorted into lots on disk, each of which
+holds whole threads and fits into memory. That takes less than the dump's size. Threads come in an order that
+depends on nothing but the dump.
 
 Rows that cannot be used are told with place and reason and left out. Not here: the XML itself
 (`posts_xml.py`), which threads are of interest (`prefilter.py`).
@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import marshal
 import math
+import re
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -28,10 +28,10 @@ from xyreward.construct.threads import Post, Thread, chosen_answers
 from xyreward.errors import ConfigError, DataError, MissingDependency
 from xyreward.strict_json import parse_json
 
-POSTS_PER_FILE = 32 << 20
-"""Bytes of a dump whose posts share a temporary file; as objects they take about four times that."""
-MAX_FILES = 256
-"""Open at a time; a dump beyond 8 GiB has larger files."""
+POSTS_PER_LOT = 32 << 20
+"""Bytes of a dump whose threads are in memory together; as objects they take about twice that."""
+HELD = 32 << 20
+"""Characters of posts that wait to be written; one that is no Latin letter may take four bytes."""
 SHOWN = 1000
 """Problems that are kept word by word; the others are counted."""
 
@@ -102,6 +102,10 @@ class Source:
         """As items have it in `source`."""
         return self.site or self.path.stem
 
+    def place(self, number: int) -> str:
+        """Where a row is: `Posts.xml line 12`."""
+        return f"{self.path.name} {'row' if self.kind == 'parquet' else 'line'} {number}"
+
 
 @dataclass
 class ReadCounts:
@@ -132,10 +136,8 @@ def read_threads(
     """
     counts = counts or ReadCounts()
     if source.kind == "xml":
-        rows: Iterator[tuple[str, Mapping[str, Any]]] = (
-            (f"{source.path.name} line {line}", row)
-            for line, row in xml_rows(source.path, problems.tell, root="posts")
-        )
+        rows: Iterator[tuple[int, Mapping[str, Any]]]
+        rows = xml_rows(source.path, problems.tell, root="posts")
         yield from _from_posts(rows, source, problems, counts, work)
         return
     rows = (_jsonl if source.kind == "jsonl" else _parquet)(source.path, problems)
@@ -146,9 +148,9 @@ def read_threads(
     names = {_plain(name) for name in first[1]}
     rows = _chain(first, rows)
     if "answers" in names:
-        for where, row in rows:
+        for number, row in rows:
             counts.rows["thread"] += 1
-            thread = _thread(where, row, source, problems)
+            thread = _thread(source.place(number), row, source, problems)
             if thread is not None:
                 yield thread
     elif {"posttypeid", "parentid"} & names:
@@ -195,8 +197,27 @@ _COLUMNS = {
 """Names as Parquet and JSONL forms have them, without case and underscores, to those of Posts.xml."""
 
 
+_OF_QUESTIONS = (
+    "Id",
+    "Id",
+    "Score",
+    "Body",
+    "CreationDate",
+    "OwnerUserId",
+    "OwnerDisplayName",
+    "ContentLicense",
+    "Title",
+    "Tags",
+    "AcceptedAnswerId",
+    "ClosedDate",
+)
+_OF_ANSWERS = ("Id", "ParentId", *_OF_QUESTIONS[2:8])
+_Row = tuple[Any, ...]
+"""Its place, the number of its thread, `_OF_QUESTIONS` or `_OF_ANSWERS`. Which one its length says."""
+
+
 def _from_posts(
-    rows: Iterator[tuple[str, Mapping[str, Any]]],
+    rows: Iterator[tuple[int, Mapping[str, Any]]],
     source: Source,
     problems: Problems,
     counts: ReadCounts,
@@ -205,126 +226,166 @@ def _from_posts(
     size = source.path.stat().st_size
     if source.path.suffix.lower() in (".gz", ".bz2", ".xz", ".parquet"):
         size *= 8  # compressed
-    n = max(1, min(MAX_FILES, -(-size // POSTS_PER_FILE)))
-    with tempfile.TemporaryDirectory(dir=work, prefix="xyreward-build-") as folder:
+    with tempfile.TemporaryFile(dir=work, prefix="xyreward-build-") as file:
+        folder = work or Path(tempfile.gettempdir())
         free = shutil.disk_usage(folder).free
         if free < size:
             raise OSError(
                 f"{folder}: {free / 1e9:.1f} GB are free, and sorting {source.path.name} takes about "
                 f"{size / 1e9:.1f} GB; set TMPDIR to a folder with more room"
             )
-        with ExitStack() as stack:
-            files: list[IO[bytes]] = [
-                stack.enter_context(Path(folder, f"{i:03d}").open("w+b")) for i in range(n)
-            ]
-            _sort(rows, files, source, problems, counts)
-            for file in files:
-                yield from _threads_of(file, source, problems, counts)
-                file.truncate(0)
+        sorted_rows = _SortedRows(file, -(-size // POSTS_PER_LOT))
+        _sort(rows, sorted_rows, source, problems, counts)
+        for lot in sorted_rows.lots():
+            yield from _threads_of(lot, source, problems, counts)
+
+
+class _SortedRows:
+    """Rows by the number of their thread, in lots of whole threads; on disk in blocks, each of one lot."""
+
+    def __init__(self, file: IO[bytes], lots: int) -> None:
+        self._file = file
+        self._held: list[list[_Row]] = [[] for _ in range(max(lots, 1))]
+        self._characters = 0
+        self._blocks: list[list[tuple[int, int]]] = [[] for _ in self._held]
+        """Of each lot: where its blocks begin in the file, and their lengths."""
+
+    def add(self, thread: int, row: _Row, characters: int) -> None:
+        # Not the number itself: ids may all be multiples of ten. Knuth's multiplicative hash.
+        self._held[(thread * 2654435761 & 0xFFFFFFFF) * len(self._held) >> 32].append(row)
+        self._characters += characters
+        if self._characters > HELD:
+            self._write()
+
+    def lots(self) -> Iterator[list[_Row]]:
+        """Each lot's rows, in the order in which they were added."""
+        self._write()
+        for blocks in self._blocks:
+            rows: list[_Row] = []
+            for at, length in blocks:
+                self._file.seek(at)
+                rows += marshal.loads(self._file.read(length))  # noqa: S302  # written by this process
+            yield rows
+
+    def _write(self) -> None:
+        for rows, blocks in zip(self._held, self._blocks, strict=True):
+            if rows:
+                # A row at a time would take marshal several times as long to read.
+                data = marshal.dumps(rows)
+                blocks.append((self._file.tell(), len(data)))
+                self._file.write(data)
+                rows.clear()
+        self._characters = 0
 
 
 def _sort(
-    rows: Iterator[tuple[str, Mapping[str, Any]]],
-    files: list[IO[bytes]],
+    rows: Iterator[tuple[int, Mapping[str, Any]]],
+    sorted_rows: _SortedRows,
     source: Source,
     problems: Problems,
     counts: ReadCounts,
 ) -> None:
-    """Write the posts of questions and answers into the file of their thread."""
-    n = len(files)
-    dump = marshal.dump
+    """Sort the posts of questions and answers."""
+    add = sorted_rows.add
     plain = source.kind != "xml"
-    for where, row in rows:
-        if plain:
-            row = {_COLUMNS.get(_plain(name), name): _as_text(v) for name, v in row.items()}
-        kind = row.get("PostTypeId")
-        if kind is None and plain:
-            kind = "2" if row.get("ParentId") else "1"
-        if kind == "1":
-            counts.rows["question"] += 1
-            thread = row.get("Id", "")
-        elif kind == "2":
-            counts.rows["answer"] += 1
-            thread = row.get("ParentId", "")
-        elif kind is None:
-            problems.tell(
-                f"{where}: has no PostTypeId, expected 1 (question), 2 (answer), ...; left out"
-            )
-            continue
-        else:
-            counts.rows["other"] += 1
-            continue
-        wrong = _wrong(row, kind)
-        if wrong:
-            problems.tell(f"{where}: {wrong}; left out")
-            continue
-        dump((where, kind, dict(row)), files[_spread(int(thread)) * n >> 32])
+    questions = answers = others = 0
+    try:
+        for place, row in rows:
+            if plain:
+                row = {_COLUMNS.get(_plain(name), name): _as_text(v) for name, v in row.items()}
+            kind = row.get("PostTypeId")
+            if kind is None and plain:
+                kind = "2" if row.get("ParentId") else "1"
+            if kind == "2":
+                answers += 1
+                values = tuple(map(row.get, _OF_ANSWERS))
+            elif kind == "1":
+                questions += 1
+                values = tuple(map(row.get, _OF_QUESTIONS))
+            elif kind is None:
+                problems.tell(
+                    f"{source.place(place)}: has no PostTypeId, expected 1 (question), 2 (answer), ...; "
+                    "left out"
+                )
+                continue
+            else:
+                others += 1
+                continue
+            body = values[3]
+            if body and _NUMBERS.fullmatch(f"{values[0]} {values[1]} {values[2]}"):
+                thread = int(values[1])
+                add(thread, (place, thread, *values), len(body))
+            else:
+                problems.tell(f"{source.place(place)}: {_wrong(values)}; left out")
+    finally:
+        counts.rows.update({"question": questions, "answer": answers})
+        if others:
+            counts.rows["other"] += others
 
 
-def _spread(number: int) -> int:
-    """A number below 2^32 that looks drawn: ids may all be multiples of ten (Knuth's multiplicative hash)."""
-    return number * 2654435761 & 0xFFFFFFFF
+_NUMBERS = re.compile(r"[0-9]{1,18} [0-9]{1,18} (?:-?[0-9]{1,18}|None)")
 
 
-def _wrong(row: Mapping[str, Any], kind: str) -> str | None:
-    for name in ("Id", "ParentId") if kind == "2" else ("Id",):
-        value = row.get(name) or ""
-        if not (value.isascii() and value.isdigit()):
-            return f"{name} is {value!r:.40}, expected a number"
-    score = row.get("Score", "0")
-    if not score.removeprefix("-").isdigit() or not score.isascii():
-        return f"Score is {score!r:.40}, expected a whole number"
-    if not row.get("Body"):
-        return "has no Body"
-    return None
+def _wrong(values: _Row) -> str:
+    for name, value in zip(("Id", "ParentId"), values, strict=False):
+        if not re.fullmatch("[0-9]{1,18}", value or ""):
+            return f"{name} is {value or ''!r:.40}, expected a number"
+    if values[2] is not None and not re.fullmatch("-?[0-9]{1,18}", values[2]):
+        return f"Score is {values[2]!r:.40}, expected a whole number"
+    return "has no Body"
 
 
 def _threads_of(
-    file: IO[bytes], source: Source, problems: Problems, counts: ReadCounts
+    rows: list[_Row], source: Source, problems: Problems, counts: ReadCounts
 ) -> Iterator[Thread]:
-    """The threads of one temporary file, by the number of their question."""
-    questions: dict[int, dict[str, str]] = {}
-    answers: dict[int, list[Post]] = {}
-    file.seek(0)
-    while True:
-        try:
-            where, kind, row = marshal.load(file)  # noqa: S302  # written by this process
-        except EOFError:
-            break
-        if kind == "2":
-            answers.setdefault(int(row["ParentId"]), []).append(_post(row, source, "a"))
-        elif int(row["Id"]) in questions:
-            problems.tell(f"{where}: question {row['Id']} is there twice; the first one was taken")
+    """The threads of a lot, by the number of their question."""
+    questions: dict[int, _Row] = {}
+    answers: dict[int, list[_Row]] = {}
+    for row in rows:
+        thread = row[1]
+        if len(row) == 2 + len(_OF_ANSWERS):
+            if thread in answers:
+                answers[thread].append(row)
+            else:
+                answers[thread] = [row]
+        elif thread in questions:
+            problems.tell(
+                f"{source.place(row[0])}: question {row[2]} is there twice; the first one was taken"
+            )
         else:
-            questions[int(row["Id"])] = row
+            questions[thread] = row
     for number in sorted(questions):
         row = questions[number]
-        found = {post.id: post for post in reversed(answers.pop(number, []))}
-        accepted = row.get("AcceptedAnswerId")
+        found = answers.pop(number, [])
+        if len(found) > 1:
+            found = list({row[2]: row for row in reversed(found)}.values())
+        posts = [_post(answer, source, "a") for answer in found]
+        title, tags, accepted, closed = row[10:]
         yield Thread(
-            question=_post(row, source, "q"),
-            title=row.get("Title", ""),
-            tags=_tags(row.get("Tags", "")),
-            accepted=accepted if accepted in found else None,
-            answers=chosen_answers(found.values(), accepted),
-            answer_count=len(found),
-            source=source.name,
-            meta=(("closed", row["ClosedDate"]),) if row.get("ClosedDate") else (),
+            _post(row, source, "q"),
+            title or "",
+            _tags(tags or ""),
+            accepted if any(post.id == accepted for post in posts) else None,
+            chosen_answers(posts, accepted),
+            len(posts),
+            source.name,
+            (("closed", closed),) if closed else (),
         )
     counts.rows["orphan"] += sum(map(len, answers.values()))
 
 
-def _post(row: Mapping[str, str], source: Source, kind: str) -> Post:
-    date = row.get("CreationDate", "")
+def _post(row: _Row, source: Source, kind: str) -> Post:
+    _, _, name, _, score, html, date, user, author, licence, *_ = row
+    date = date or ""
     return Post(
-        id=row["Id"],
-        html=row["Body"],
-        score=int(row.get("Score", "0")),
-        author=row.get("OwnerDisplayName", ""),
-        author_id=row.get("OwnerUserId", ""),
-        licence=row.get("ContentLicense") or source.licence or _licence_by_date(date, source.site),
-        link=f"https://{source.site}/{kind}/{row['Id']}",
-        date=date,
+        name,
+        html,
+        int(score or 0),
+        author or "",
+        user or "",
+        licence or source.licence or _licence_by_date(date, source.site),
+        f"https://{source.site}/{kind}/{name}",
+        date,
     )
 
 
@@ -471,7 +532,7 @@ def _plain(name: object) -> str:
 # ---------------------------------------------------------------- rows of files
 
 
-def _jsonl(path: Path, problems: Problems) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _jsonl(path: Path, problems: Problems) -> Iterator[tuple[int, Mapping[str, Any]]]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             where = f"{path.name} line {number}"
@@ -491,10 +552,10 @@ def _jsonl(path: Path, problems: Problems) -> Iterator[tuple[str, Mapping[str, A
             if not isinstance(row, dict):
                 problems.tell(f"{where}: is a {type(row).__name__}, expected an object; left out")
                 continue
-            yield where, row
+            yield number, row
 
 
-def _parquet(path: Path, problems: Problems) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _parquet(path: Path, problems: Problems) -> Iterator[tuple[int, Mapping[str, Any]]]:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -508,7 +569,7 @@ def _parquet(path: Path, problems: Problems) -> Iterator[tuple[str, Mapping[str,
         for batch in file.iter_batches(batch_size=1000):
             for row in batch.to_pylist():
                 number += 1
-                yield f"{path.name} row {number}", row
+                yield number, row
     except (pa.ArrowException, OSError, ValueError) as error:
         problems.tell(
             f"{path.name} after row {number}: cannot be read ({error}); the rest was left out"
