@@ -272,6 +272,7 @@ def test_many_lots_in_many_blocks_change_nothing_but_the_order(
     one = threads_of(plan.write_posts_xml, tmp_path / "Posts.xml")
     monkeypatch.setattr("xyreward.construct.thread_files.POSTS_PER_LOT", 2000)
     monkeypatch.setattr("xyreward.construct.thread_files.HELD", 5000)
+    monkeypatch.setattr("xyreward.construct.thread_files.BLOCK", 100)
     assert threads_of(plan.write_posts_xml, tmp_path / "Posts.xml") == one
 
 

@@ -84,7 +84,6 @@ class _Rows:
         self._lines = 0
         """Line ends of the file before what the parser at hand was given."""
         self._found: list[tuple[int, dict[str, str]]] = []
-        self._closed = False
         self._now = self._parser()
 
     @property
@@ -122,7 +121,7 @@ class _Rows:
                 if not piece:
                     self._cut_off(line, error)
                     return
-                if self._closed:
+                if error.code == _AFTER_THE_END:
                     self._tell(f"{self._name} line {line}: text after the end; it was left out")
                     return
                 window = before + piece + file.read(4)  # a character may lie across two pieces
@@ -190,22 +189,17 @@ class _Rows:
 
     def _parser(self) -> Any:
         parser = expat.ParserCreate(self._encoding)
-        depth, found, before = 0, self._found, self._lines
+        found, before = self._found, self._lines
+
+        def outermost(name: str, _: dict[str, str]) -> None:
+            if self._root is not None and name != self._root:
+                raise _NotRead(f"its outermost element is <{name:.40}>, expected <{self._root}>")
+            self._outermost = name
+            parser.StartElementHandler = start
 
         def start(name: str, attributes: dict[str, str]) -> None:
-            nonlocal depth
-            depth += 1
             if name == "row":
                 found.append((before + parser.CurrentLineNumber, attributes))
-            elif depth == 1:
-                if self._root is not None and name != self._root:
-                    raise _NotRead(f"its outermost element is <{name:.40}>, expected <{self._root}>")
-                self._outermost = name
-
-        def end(_name: str) -> None:
-            nonlocal depth
-            depth -= 1
-            self._closed = depth == 0
 
         def declared(_version: str, encoding: str | None, _standalone: int) -> None:
             self._encoding = encoding
@@ -213,8 +207,7 @@ class _Rows:
         def doctype(*_: object) -> None:
             raise _NotRead("has a document type declaration, which no dump has")
 
-        parser.StartElementHandler = start
-        parser.EndElementHandler = end
+        parser.StartElementHandler = outermost
         parser.XmlDeclHandler = declared
         parser.StartDoctypeDeclHandler = doctype
         return parser
@@ -246,5 +239,6 @@ class _Rows:
 
 _NEXT = re.compile(rb"<row(?=[\s/>])")
 _INVALID_TOKEN = expat.errors.codes[expat.errors.XML_ERROR_INVALID_TOKEN]
+_AFTER_THE_END = expat.errors.codes[expat.errors.XML_ERROR_JUNK_AFTER_DOC_ELEMENT]
 _UNKNOWN_ENCODING = expat.errors.codes[expat.errors.XML_ERROR_UNKNOWN_ENCODING]
 _INCORRECT_ENCODING = expat.errors.codes[expat.errors.XML_ERROR_INCORRECT_ENCODING]

@@ -17,6 +17,7 @@ import math
 import re
 import shutil
 import tempfile
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,10 +29,12 @@ from xyreward.construct.threads import Post, Thread, chosen_answers
 from xyreward.errors import ConfigError, DataError, MissingDependency
 from xyreward.strict_json import parse_json
 
-POSTS_PER_LOT = 32 << 20
+POSTS_PER_LOT = 16 << 20
 """Bytes of a dump whose threads are in memory together; as objects they take about twice that."""
-HELD = 32 << 20
-"""Characters of posts that wait to be written; one that is no Latin letter may take four bytes."""
+HELD = 4 << 20
+"""Characters of posts that wait to be written: few, so that they stay in the processor's cache."""
+BLOCK = 16 << 10
+"""Characters of a lot that are written together; with very many lots, more of them wait than `HELD`."""
 SHOWN = 1000
 """Problems that are kept word by word; the others are counted."""
 
@@ -197,23 +200,19 @@ _COLUMNS = {
 """Names as Parquet and JSONL forms have them, without case and underscores, to those of Posts.xml."""
 
 
-_OF_QUESTIONS = (
+_OF_ANSWERS = (
     "Id",
-    "Id",
+    "ParentId",
     "Score",
     "Body",
     "CreationDate",
     "OwnerUserId",
     "OwnerDisplayName",
     "ContentLicense",
-    "Title",
-    "Tags",
-    "AcceptedAnswerId",
-    "ClosedDate",
 )
-_OF_ANSWERS = ("Id", "ParentId", *_OF_QUESTIONS[2:8])
-_Row = tuple[Any, ...]
-"""Its place, the number of its thread, `_OF_QUESTIONS` or `_OF_ANSWERS`. Which one its length says."""
+"""What is kept of an answer."""
+_OF_QUESTIONS = ("Id", "Title", *_OF_ANSWERS[2:], "Tags", "AcceptedAnswerId", "ClosedDate")
+"""What is kept of a question, and then its place."""
 
 
 def _from_posts(
@@ -234,74 +233,79 @@ def _from_posts(
                 f"{folder}: {free / 1e9:.1f} GB are free, and sorting {source.path.name} takes about "
                 f"{size / 1e9:.1f} GB; set TMPDIR to a folder with more room"
             )
-        sorted_rows = _SortedRows(file, -(-size // POSTS_PER_LOT))
-        _sort(rows, sorted_rows, source, problems, counts)
-        for lot in sorted_rows.lots():
-            yield from _threads_of(lot, source, problems, counts)
+        lots = _Lots(file, -(-size // POSTS_PER_LOT))
+        _sort(rows, lots, source, problems, counts)
+        for questions, answers in lots.read():
+            yield from _threads_of(questions, answers, source, problems, counts)
 
 
-class _SortedRows:
-    """Rows by the number of their thread, in lots of whole threads; on disk in blocks, each of one lot."""
+class _Lots:
+    """Posts by the number of their thread, in lots of whole threads; on disk in blocks, each of one lot.
 
-    def __init__(self, file: IO[bytes], lots: int) -> None:
+    Posts lie side by side in plain lists of texts. A tuple of each would keep the garbage collector busy, and
+    written one by one they would take marshal several times as long to read.
+    """
+
+    def __init__(self, file: IO[bytes], n: int) -> None:
+        self.n = max(n, 1)
+        self.questions: list[list[Any]] = [[] for _ in range(self.n)]
+        self.answers: list[list[Any]] = [[] for _ in range(self.n)]
         self._file = file
-        self._held: list[list[_Row]] = [[] for _ in range(max(lots, 1))]
-        self._characters = 0
-        self._blocks: list[list[tuple[int, int]]] = [[] for _ in self._held]
-        """Of each lot: where its blocks begin in the file, and their lengths."""
+        self._blocks = [array("q") for _ in range(self.n)]
+        """Of each lot: where a block begins in the file, its length, and so on."""
 
-    def add(self, thread: int, row: _Row, characters: int) -> None:
-        # Not the number itself: ids may all be multiples of ten. Knuth's multiplicative hash.
-        self._held[(thread * 2654435761 & 0xFFFFFFFF) * len(self._held) >> 32].append(row)
-        self._characters += characters
-        if self._characters > HELD:
-            self._write()
-
-    def lots(self) -> Iterator[list[_Row]]:
-        """Each lot's rows, in the order in which they were added."""
-        self._write()
-        for blocks in self._blocks:
-            rows: list[_Row] = []
-            for at, length in blocks:
-                self._file.seek(at)
-                rows += marshal.loads(self._file.read(length))  # noqa: S302  # written by this process
-            yield rows
-
-    def _write(self) -> None:
-        for rows, blocks in zip(self._held, self._blocks, strict=True):
-            if rows:
-                # A row at a time would take marshal several times as long to read.
-                data = marshal.dumps(rows)
-                blocks.append((self._file.tell(), len(data)))
+    def write(self) -> None:
+        """Bring what is held to the disk."""
+        for questions, answers, blocks in zip(
+            self.questions, self.answers, self._blocks, strict=True
+        ):
+            if questions or answers:
+                data = marshal.dumps((questions, answers))
+                blocks.extend((self._file.tell(), len(data)))
                 self._file.write(data)
-                rows.clear()
-        self._characters = 0
+                questions.clear()
+                answers.clear()
+
+    def read(self) -> Iterator[tuple[list[Any], list[Any]]]:
+        """Each lot's questions and answers, in the order in which they were added."""
+        self.write()
+        for blocks in self._blocks:
+            questions: list[Any] = []
+            answers: list[Any] = []
+            for at, length in zip(blocks[::2], blocks[1::2], strict=True):
+                self._file.seek(at)
+                more = marshal.loads(self._file.read(length))  # noqa: S302  # written by this process
+                questions += more[0]
+                answers += more[1]
+            yield questions, answers
 
 
 def _sort(
     rows: Iterator[tuple[int, Mapping[str, Any]]],
-    sorted_rows: _SortedRows,
+    lots: _Lots,
     source: Source,
     problems: Problems,
     counts: ReadCounts,
 ) -> None:
-    """Sort the posts of questions and answers."""
-    add = sorted_rows.add
+    """Sort the posts of questions and answers into lots."""
+    n, of_questions, of_answers = lots.n, lots.questions, lots.answers
     plain = source.kind != "xml"
-    questions = answers = others = 0
+    held = max(HELD, n * BLOCK)
+    characters = questions = answers = others = 0
     try:
         for place, row in rows:
             if plain:
                 row = {_COLUMNS.get(_plain(name), name): _as_text(v) for name, v in row.items()}
-            kind = row.get("PostTypeId")
+            get = row.get
+            kind = get("PostTypeId")
             if kind is None and plain:
-                kind = "2" if row.get("ParentId") else "1"
+                kind = "2" if get("ParentId") else "1"
             if kind == "2":
                 answers += 1
-                values = tuple(map(row.get, _OF_ANSWERS))
+                name, thread = get("Id"), get("ParentId")
             elif kind == "1":
                 questions += 1
-                values = tuple(map(row.get, _OF_QUESTIONS))
+                name = thread = get("Id")
             elif kind is None:
                 problems.tell(
                     f"{source.place(place)}: has no PostTypeId, expected 1 (question), 2 (answer), ...; "
@@ -311,12 +315,20 @@ def _sort(
             else:
                 others += 1
                 continue
-            body = values[3]
-            if body and _NUMBERS.fullmatch(f"{values[0]} {values[1]} {values[2]}"):
-                thread = int(values[1])
-                add(thread, (place, thread, *values), len(body))
+            body = get("Body")
+            if not body or not _NUMBERS.fullmatch(f"{name} {thread} {get('Score')}"):
+                problems.tell(f"{source.place(place)}: {_wrong(row, kind)}; left out")
+                continue
+            # Not the number itself: ids may all be multiples of ten. Knuth's multiplicative hash.
+            lot = (int(thread) * 2654435761 & 0xFFFFFFFF) * n >> 32
+            if kind == "2":
+                of_answers[lot] += map(get, _OF_ANSWERS)
             else:
-                problems.tell(f"{source.place(place)}: {_wrong(values)}; left out")
+                of_questions[lot] += (*map(get, _OF_QUESTIONS), place)
+            characters += len(body)
+            if characters > held:
+                lots.write()
+                characters = 0
     finally:
         counts.rows.update({"question": questions, "answer": answers})
         if others:
@@ -326,67 +338,82 @@ def _sort(
 _NUMBERS = re.compile(r"[0-9]{1,18} [0-9]{1,18} (?:-?[0-9]{1,18}|None)")
 
 
-def _wrong(values: _Row) -> str:
-    for name, value in zip(("Id", "ParentId"), values, strict=False):
-        if not re.fullmatch("[0-9]{1,18}", value or ""):
-            return f"{name} is {value or ''!r:.40}, expected a number"
-    if values[2] is not None and not re.fullmatch("-?[0-9]{1,18}", values[2]):
-        return f"Score is {values[2]!r:.40}, expected a whole number"
+def _wrong(row: Mapping[str, Any], kind: str) -> str:
+    for name in ("Id", "ParentId") if kind == "2" else ("Id",):
+        value = row.get(name) or ""
+        if not re.fullmatch("[0-9]{1,18}", value):
+            return f"{name} is {value!r:.40}, expected a number"
+    score = row.get("Score", "0")
+    if not re.fullmatch("-?[0-9]{1,18}", score):
+        return f"Score is {score!r:.40}, expected a whole number"
     return "has no Body"
 
 
 def _threads_of(
-    rows: list[_Row], source: Source, problems: Problems, counts: ReadCounts
+    of_questions: list[Any],
+    of_answers: list[Any],
+    source: Source,
+    problems: Problems,
+    counts: ReadCounts,
 ) -> Iterator[Thread]:
     """The threads of a lot, by the number of their question."""
-    questions: dict[int, _Row] = {}
-    answers: dict[int, list[_Row]] = {}
-    for row in rows:
-        thread = row[1]
-        if len(row) == 2 + len(_OF_ANSWERS):
-            if thread in answers:
-                answers[thread].append(row)
-            else:
-                answers[thread] = [row]
-        elif thread in questions:
+    question, answer = len(_OF_QUESTIONS) + 1, len(_OF_ANSWERS)
+    numbers, order = _ordered(of_questions[::question])
+    parents, order_of_answers = _ordered(of_answers[1::answer])
+    site, licence, forum = source.site, source.licence, source.name
+
+    def post(row: list[Any], kind: str) -> Post:
+        name, _, score, html, date, user, author, licensed = row
+        date = date or ""
+        return Post(
+            name,
+            html,
+            int(score or 0),
+            author or "",
+            user or "",
+            licensed or licence or _licence_by_date(date, site),
+            f"https://{site}/{kind}/{name}",
+            date,
+        )
+
+    orphans = at = 0
+    n, last = len(parents), -1
+    for i in order:
+        number = numbers[i]
+        row = of_questions[i * question : (i + 1) * question]
+        if number == last:
             problems.tell(
-                f"{source.place(row[0])}: question {row[2]} is there twice; the first one was taken"
+                f"{source.place(row[-1])}: question {row[0]} is there twice; the first one was taken"
             )
-        else:
-            questions[thread] = row
-    for number in sorted(questions):
-        row = questions[number]
-        found = answers.pop(number, [])
-        if len(found) > 1:
-            found = list({row[2]: row for row in reversed(found)}.values())
-        posts = [_post(answer, source, "a") for answer in found]
-        title, tags, accepted, closed = row[10:]
+            continue
+        last = number
+        posts = []
+        while at < n and (parent := parents[k := order_of_answers[at]]) <= number:
+            at += 1
+            if parent == number:
+                posts.append(post(of_answers[k * answer : (k + 1) * answer], "a"))
+            else:
+                orphans += 1
+        if len(posts) > 1 and len({one.id for one in posts}) < len(posts):
+            posts = list({one.id: one for one in reversed(posts)}.values())
+        tags, accepted, closed, _ = row[answer:]
         yield Thread(
-            _post(row, source, "q"),
-            title or "",
+            post(row[:answer], "q"),
+            row[1] or "",
             _tags(tags or ""),
-            accepted if any(post.id == accepted for post in posts) else None,
+            accepted if any(one.id == accepted for one in posts) else None,
             chosen_answers(posts, accepted),
             len(posts),
-            source.name,
+            forum,
             (("closed", closed),) if closed else (),
         )
-    counts.rows["orphan"] += sum(map(len, answers.values()))
+    counts.rows["orphan"] += orphans + n - at
 
 
-def _post(row: _Row, source: Source, kind: str) -> Post:
-    _, _, name, _, score, html, date, user, author, licence, *_ = row
-    date = date or ""
-    return Post(
-        name,
-        html,
-        int(score or 0),
-        author or "",
-        user or "",
-        licence or source.licence or _licence_by_date(date, source.site),
-        f"https://{source.site}/{kind}/{name}",
-        date,
-    )
+def _ordered(names: list[str]) -> tuple[list[int], list[int]]:
+    """Numbers, and their places by rising number; of equal ones the first comes first."""
+    numbers = list(map(int, names))
+    return numbers, sorted(range(len(numbers)), key=numbers.__getitem__)
 
 
 _NETWORK = (
