@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from xyreward import load_items
 from xyreward.construct.forum import extract_call, read_notes, readable
 from xyreward.construct.forum_job import Built, ForumJob, ForumSettings, write
 from xyreward.construct.prefilter import PreFilter, Recall, distance, signs
+from xyreward.construct.stages import Kept
 from xyreward.construct.thread_files import Problems, Source, read_threads
 from xyreward.construct.threads import Post, Thread
-from xyreward.errors import DataError
+from xyreward.errors import ConfigError, DataError
 from xyreward.judges import load_asker
 from xyreward.judges.calls import Reply
 from xyreward.reading import ReadingProblem, occurs
@@ -112,6 +114,60 @@ def test_every_quote_and_id_of_an_item_occurs_in_its_source(tmp_path: Path) -> N
         assert provenance["prompt"].startswith("forum-extract-1-")
         assert provenance["model"] == "chat:reader"
     assert quotes > len(built.items)
+
+
+def test_names_of_authors_come_from_the_users_file_and_deleted_users_keep_theirs(
+    tmp_path: Path,
+) -> None:
+    plan = forum_plan(SMALL)
+    plan.write_users_xml(tmp_path / "Users.xml")
+    built = build(plan, tmp_path)
+    assert built.problems.count == 0
+    kinds = set()
+    for item in built.items:
+        told = item.meta["attribution"]
+        for text in (told["question"], *told["answers"]):
+            number = text.get("author_id")
+            if number is None:
+                # Of some deleted users the name is left.
+                assert text.get("author", "user").startswith("user")
+                assert "author_link" not in text
+                kinds.add("deleted" if "author" in text else "deleted, no name")
+                continue
+            assert text["author_link"] == f"https://{SITE}/users/{number}"
+            if int(number) % 10:
+                assert text["author"] == f"J\u00f8 & <{number}>"
+                kinds.add("named")
+            else:
+                assert "author" not in text
+                kinds.add("gone since")
+        for text, reference in zip(told["answers"], item.references, strict=True):
+            number = text.get("author_id")
+            assert reference.author == text.get("author", f"user {number}" if number else None)
+    assert kinds == {"deleted", "deleted, no name", "named", "gone since"}
+
+
+def test_a_users_file_is_checked_before_anything_is_sent(tmp_path: Path) -> None:
+    plan = forum_plan({"xy": 1})
+    posts, users = tmp_path / "Posts.xml", tmp_path / "People.xml"
+    plan.write_posts_xml(posts)
+    assert Source(posts, SITE).users_file is None
+    plan.write_users_xml(users)
+    assert Source(posts, SITE, users=users).users_file == users
+    with pytest.raises(ConfigError, match="no such file"):
+        Source(posts, SITE, users=tmp_path / "none.xml")
+    with pytest.raises(ConfigError, match="outermost element is <posts>, expected <users>"):
+        Source(posts, SITE, users=posts)
+    users.write_text('<users><row Id="1" /></users>')
+    with pytest.raises(ConfigError, match="line 1: has no DisplayName"):
+        Source(posts, SITE, users=users)
+    # Beside Posts.xml it is found, packed or not; what is wrong in it costs names alone.
+    (tmp_path / "users.xml.gz").write_bytes(gzip.compress(b'<users><row Id="1" /></users>'))
+    source = Source(posts, SITE)
+    assert source.users_file == tmp_path / "users.xml.gz"
+    assert len(list(read_threads(source, Problems()))) == 1
+    with pytest.raises(DataError, match=r"users.xml.gz line 1: has no DisplayName"):
+        list(read_threads(source, Problems(strict=True)))
 
 
 def test_without_a_sample_recall_is_unknown_and_quiet_threads_are_missed(tmp_path: Path) -> None:
@@ -240,6 +296,26 @@ def test_signs_are_found_in_answers_and_not_in_questions() -> None:
     assert set(signs(asked)) == {"instead"}
     marked = Post("2", "<p>You <b>don't</b> need to, that is an XY problem.</p>")
     assert {"xy", "not_needed"} <= set(signs(Thread(Post("1", "How?"), answers=(marked,))))
+
+
+@pytest.mark.parametrize("at_least", [0, 0.5, 1, 2, 3.5, 99])
+def test_a_look_that_ends_early_decides_as_all_signs_do(tmp_path: Path, at_least: float) -> None:
+    plan = forum_plan(SMALL)
+    plan.write_posts_xml(tmp_path / "Posts.xml")
+    look = PreFilter(at_least=at_least, sample=0).look
+    decisions = set()
+    for thread in read_threads(Source(tmp_path / "Posts.xml", SITE), Problems(strict=True)):
+        kept = sum(signs(thread).values()) >= at_least
+        assert isinstance(look(thread), Kept) == kept
+        decisions.add(kept)
+    assert decisions == ({True} if at_least == 0 else {False} if at_least == 99 else {True, False})
+
+
+def test_no_mark_goes_over_from_one_answer_to_the_next() -> None:
+    answers = tuple(Post(str(n), text) for n, text in enumerate(["That is not", "the problem. So"]))
+    assert "not_the_cause" not in signs(Thread(Post("9", "How?"), answers=answers))
+    one = (Post("1", "That is not\nthe problem. So"),)
+    assert "not_the_cause" in signs(Thread(Post("9", "How?"), answers=one))
 
 
 def test_distance_is_the_share_of_words_that_the_answer_leaves_out() -> None:

@@ -144,7 +144,9 @@ LAUGHS = (
         ),
         pytest.param(b"PK\3\4 and more", "is an archive, expected XML; unpack it first", id="zip"),
         pytest.param(
-            b"\n<!doctype html>\n<title>404<br></title>", "is a web page, expected a dump", id="HTML"
+            b"\n<!doctype html>\n<title>404<br></title>",
+            "is a web page, expected a dump",
+            id="HTML",
         ),
         pytest.param(
             HEAD.replace(b"utf-8", b"klingon") + row(1) + b"</posts>",
@@ -219,9 +221,7 @@ def test_a_row_without_end_costs_no_memory_and_no_other_row(
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found == [1, 3, 5]
-    assert told[0] == (
-        "Posts.xml line 4: no row ends within 0.5 MiB; left out up to the next one"
-    )
+    assert told[0] == ("Posts.xml line 4: no row ends within 0.5 MiB; left out up to the next one")
     assert told[1].startswith(f"Posts.xml line {4 + (20 << 18) + 2}, column 23: not well-formed")
     assert peak < 2 << 20
 
@@ -333,6 +333,11 @@ def test_a_dump_needs_its_site_and_files_of_other_kinds_are_refused(tmp_path: Pa
     (tmp_path / "Posts.xml").write_text("<posts/>")
     with pytest.raises(ConfigError, match="give --site"):
         Source(tmp_path / "Posts.xml")
+    with pytest.raises(ConfigError, match=r"a folder; give the file in it, such as Posts.xml"):
+        Source(tmp_path, SITE)
+    (tmp_path / "cooking.7z").write_bytes(b"7z")
+    with pytest.raises(ConfigError, match=r"expected \.xml .* unpack it first"):
+        Source(tmp_path / "cooking.7z", SITE)
     (tmp_path / "Posts.txt").write_text("")
     with pytest.raises(ConfigError, match=r"expected \.xml"):
         Source(tmp_path / "Posts.txt")

@@ -34,6 +34,12 @@ def forum(
     licence: Annotated[
         str, typer.Option(help="Of posts that do not say, such as 'CC BY-SA 4.0'.")
     ] = "",
+    users: Annotated[
+        Path | None,
+        typer.Option(
+            help="Users.xml, for names of authors. [default: the one beside Posts.xml, if any]"
+        ),
+    ] = None,
     at_least: Annotated[
         float | None,
         typer.Option(help="Signs of another goal that a thread needs; 0 sends all. [default: 1]"),
@@ -73,7 +79,9 @@ def forum(
     if controls is not None:
         settings = dataclasses.replace(settings, controls=controls)
     asker = load_asker(model, **options)
-    job = ForumJob(Source(source, site, licence), asker, settings)
+    job = ForumJob(Source(source, site, licence, users), asker, settings)
+    if users is None and (beside := job.source.users_file) is not None:
+        cli._say(f"names of authors: from {beside.name}, which lies beside {source.name}")
     if dry_run:
         funnel, estimate = job.estimate()
         cli._say(funnel.to_markdown())

@@ -18,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO
 
+from xyreward.construct.authors import with_authors
 from xyreward.construct.card import card
 from xyreward.construct.forum import (
     Notes,
@@ -140,6 +141,8 @@ class ForumJob:
             for one in chosen
             if isinstance(one, Kept)
         )
+        source = self.source
+        items = with_authors(items, source.site, source.users_file, problems.tell)
         return Built(items, funnel, recall, problems, counts)
 
     # ------------------------------------------------------------ before the model

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from scipy import stats
@@ -25,6 +25,21 @@ _TAG = re.compile(r"<[^>]{0,400}>")
 _WORD = re.compile(r"[^\W\d_]{3,}")
 
 MARKS: Mapping[str, tuple[float, str]] = {
+    "instead": (
+        1.0,
+        r"\binstead\b|\brather than\b|\bbetter (?:to|way|off|idea|approach)\b|\bnot the \w+ (?:but|it'?s)|"
+        r"\bleave (?:the|it|your|that)\b|\bforget (?:the|about)\b|\bskip (?:the|it)\b|\bstop \w+ing\b",
+    ),
+    "then_it_is": (
+        1.0,
+        r"\b(?:so|then|which means|that means|sounds like|points? (?:to|at))\b[^.!?\n]{0,80}"
+        r"\b(?:is|are|isn'?t|it'?s|not|comes? from|sits?|already)\b|\bit'?s (?:not|the|your)\b|\bactually\b",
+    ),
+    "advises_against": (
+        1.0,
+        r"\b(?:should not|shouldn'?t|wouldn'?t|would not|do not|don'?t|never|please don'?t|avoid|bad idea|"
+        r"anti-?pattern|i'?d advise against|discouraged|dangerous|mistake)\b",
+    ),
     "xy": (3.0, r"\bxy[- ]problem|\ba/?b problem\b"),
     "asks_why": (
         2.0,
@@ -50,23 +65,9 @@ MARKS: Mapping[str, tuple[float, str]] = {
         r"\b(?:real|actual|underlying|root|true) (?:problem|issue|cause|question|reason)|"
         r"\bwrong (?:place|tool|end|question|problem|approach|way|layer|level)|\bfor another reason",
     ),
-    "instead": (
-        1.0,
-        r"\binstead\b|\brather than\b|\bbetter (?:to|way|off|idea|approach)\b|\bnot the \w+ (?:but|it'?s)|"
-        r"\bleave (?:the|it|your|that)\b|\bforget (?:the|about)\b|\bskip (?:the|it)\b|\bstop \w+ing\b",
-    ),
-    "then_it_is": (
-        1.0,
-        r"\b(?:so|then|which means|that means|sounds like|points? (?:to|at))\b[^.!?\n]{0,80}"
-        r"\b(?:is|are|isn'?t|it'?s|not|comes? from|sits?|already)\b|\bit'?s (?:not|the|your)\b|\bactually\b",
-    ),
-    "advises_against": (
-        1.0,
-        r"\b(?:should not|shouldn'?t|wouldn'?t|would not|do not|don'?t|never|please don'?t|avoid|bad idea|"
-        r"anti-?pattern|i'?d advise against|discouraged|dangerous|mistake)\b",
-    ),
 }
-"""Mark -> (weight, pattern), looked for in the answers; each counts once per thread."""
+"""Mark -> (weight, pattern), looked for in the answers; each counts once per thread. The most frequent come
+first: a look ends as soon as there are signs enough."""
 
 _MARKS = {name: (weight, re.compile(pattern)) for name, (weight, pattern) in MARKS.items()}
 
@@ -96,7 +97,7 @@ class PreFilter:
 
     def look(self, thread: Thread) -> Kept[Thread] | Dropped:
         """Whether to send the thread: kept as `signs` or as `sample`, or dropped."""
-        if sum(signs(thread).values()) >= self.at_least:
+        if _add_up(thread, self.at_least):
             return Kept(thread, "signs")
         if draw(f"{self.seed} {thread.source} {thread.id}") < self.sample:
             return Kept(thread, "sample")
@@ -105,20 +106,31 @@ class PreFilter:
 
 def signs(thread: Thread) -> dict[str, float]:
     """The signs of a thread and their weights: `MARKS`, `distance`, `second_opinion`. Empty: none."""
-    found: dict[str, float] = {}
-    texts = [_bare(post) for post in thread.answers]
-    for name, (weight, pattern) in _MARKS.items():
-        if any(pattern.search(text) for text in texts):
-            found[name] = weight
-    if texts and distance(f"{thread.title} {_bare(thread.question)}", texts[0]) > FAR:
-        found["distance"] = 1.0
+    return dict(_signs(thread))
+
+
+def _add_up(thread: Thread, at_least: float) -> bool:
+    """Whether the signs' weights do. The first ones settle it: each further one takes time to look for."""
+    total = 0.0
+    return at_least <= 0 or any((total := total + w) >= at_least for _, w in _signs(thread))
+
+
+def _signs(thread: Thread) -> Iterator[tuple[str, float]]:
     if thread.accepted is not None:
         accepted = thread.answer(thread.accepted)
         others = [p.score for p in thread.answers if p.id != thread.accepted]
         # Others than the person who asked find that it is about something else.
         if accepted is not None and others and max(others) > 2 * max(accepted.score, 1):
-            found["second_opinion"] = 1.0
-    return found
+            yield "second_opinion", 1.0
+    if not thread.answers:
+        return
+    texts = [_bare(post) for post in thread.answers]
+    together = "\n".join(texts)  # no mark goes over the end of a line
+    for name, (weight, pattern) in _MARKS.items():
+        if pattern.search(together):
+            yield name, weight
+    if distance(f"{thread.title} {_bare(thread.question)}", texts[0]) > FAR:
+        yield "distance", 1.0
 
 
 FAR = 0.85

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from xyreward.construct.authors import user_rows
 from xyreward.construct.posts_xml import xml_rows
 from xyreward.construct.threads import Post, Thread, chosen_answers
 from xyreward.errors import ConfigError, DataError, MissingDependency
@@ -74,8 +75,12 @@ class Source:
     """Host of the forum, `stackoverflow.com`: dumps do not name it, and licences want a link."""
     licence: str = ""
     """Of posts that do not bring theirs."""
+    users: Path | None = None
+    """`Users.xml` of the dump, for names of authors. None: `users_file` is looked for."""
 
     def __post_init__(self) -> None:
+        if self.path.is_dir():
+            raise ConfigError(f"{self.path}: a folder; give the file in it, such as Posts.xml")
         if not self.path.is_file():
             raise ConfigError(
                 f"{self.path}: no such file; expected Posts.xml, or .parquet or .jsonl of posts or threads"
@@ -83,12 +88,40 @@ class Source:
         if self.kind == "other":
             raise ConfigError(
                 f"{self.path.name}: expected .xml (also .xml.gz, .xml.bz2, .xml.xz), .parquet or .jsonl"
+                + (
+                    "; unpack it first (7z x)"
+                    if self.path.suffix.lower() in (".7z", ".zip")
+                    else ""
+                )
             )
         if self.kind == "xml" and not self.site:
             raise ConfigError(
                 f"{self.path.name}: a dump does not say which forum it is of, and licences want a link to "
                 "each post; give --site, such as --site stackoverflow.com"
             )
+        if self.users is not None:
+            self._check_users(self.users)
+
+    def _check_users(self, users: Path) -> None:
+        if not users.is_file():
+            raise ConfigError(f"{users}: no such file; expected Users.xml of the same dump")
+        if not self.site:
+            raise ConfigError(
+                f"{users.name}: names of authors go with posts of a dump; give --site, or leave --users out"
+            )
+        told: list[str] = []
+        if next(user_rows(users, told.append), None) is None:
+            why = told[0] if told else f"{users.name}: holds no users"
+            raise ConfigError(f"{why}; expected Users.xml of the same dump")
+
+    @property
+    def users_file(self) -> Path | None:
+        """`users`, or the `Users.xml` beside a `Posts.xml` (or either packed); None where there is none."""
+        if self.users is not None or not self.path.name.lower().startswith("posts.xml"):
+            return self.users
+        names = {f"users.xml{end}": n for n, end in enumerate(("", ".gz", ".bz2", ".xz"))}
+        found = [one for one in self.path.parent.iterdir() if one.name.lower() in names]
+        return min(found, key=lambda one: names[one.name.lower()], default=None)
 
     @property
     def kind(self) -> str:
@@ -138,6 +171,10 @@ def read_threads(
         OSError: no room on the disk, or the file cannot be read.
     """
     counts = counts or ReadCounts()
+    if problems.strict and source.users_file is not None:
+        # Names are looked up after the model has been paid; what is wrong is wanted before.
+        for _ in user_rows(source.users_file, problems.tell):
+            pass
     if source.kind == "xml":
         rows: Iterator[tuple[int, Mapping[str, Any]]]
         rows = xml_rows(source.path, problems.tell, root="posts")

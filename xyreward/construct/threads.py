@@ -14,7 +14,9 @@ HIGHEST = 3
 """So many of the highest-scored answers are looked at beside the accepted one."""
 
 
-class Post(NamedTuple):  # as the next: a dump has millions, and a frozen dataclass takes twice as long to make
+class Post(
+    NamedTuple
+):  # as the next: a dump has millions, and a frozen dataclass takes twice as long to make
     """A question or an answer, and what its licence wants to be told beside it."""
 
     id: str

@@ -139,6 +139,27 @@ class ForumPlan:
             file.writelines(xml_row(row) for row in self.rows())
             file.write("</posts>")
 
+    def write_users_xml(self, path: str | os.PathLike[str]) -> None:
+        """Write the `Users.xml` beside it; every tenth user has gone since."""
+        with Path(path).open("w", encoding="utf-8", newline="") as file:
+            file.write('\ufeff<?xml version="1.0" encoding="utf-8"?>\r\n<users>\r\n')
+            for number in range(-1, 10_000):
+                if number % 10:
+                    row = {
+                        "Id": str(number),
+                        "Reputation": "101",
+                        "CreationDate": "2011-01-01T08:09:10.011",
+                        "DisplayName": f"J\u00f8 & <{number}>",
+                        "LastAccessDate": "2024-01-01T08:09:10.011",
+                        "AboutMe": "<p>I ask.</p>\n",
+                        "Views": "1",
+                        "UpVotes": "2",
+                        "DownVotes": "0",
+                        "AccountId": str(number + 7),
+                    }
+                    file.write(xml_row(row))
+            file.write("</users>")
+
     def write_posts_jsonl(self, path: str | os.PathLike[str]) -> None:
         """Write the same posts as JSONL, with numbers where they are numbers."""
         numbers = ("Id", "PostTypeId", "ParentId", "AcceptedAnswerId", "Score", "OwnerUserId")
