@@ -311,6 +311,31 @@ def test_a_look_that_ends_early_decides_as_all_signs_do(tmp_path: Path, at_least
     assert decisions == ({True} if at_least == 0 else {False} if at_least == 99 else {True, False})
 
 
+def test_an_answer_that_is_embedded_far_from_its_question_is_a_sign_if_wished() -> None:
+    near = "Bake the bread for forty minutes at two hundred degrees."
+    far = "Clouds gather over the harbour, and ships unload coal all day long."
+    threads = [
+        Thread(
+            Post(name, "How long must bread bake, and how hot?"),
+            answers=(Post("7", text),),
+            source="s",
+        )
+        for name, text in (("near", near), ("far", far))
+    ]
+    assert not any(signs(thread) for thread in threads)
+
+    def kept(**settings: Any) -> list[str]:
+        looks = PreFilter(sample=0, **settings).looks(iter(threads))
+        return [thread.id for thread, decision in looks if isinstance(decision, Kept)]
+
+    assert kept() == []
+    assert kept(embedding=0.5) == ["far"]
+    assert kept(embedding=0.0) == ["near", "far"]
+    assert kept(embedding=0.0, at_least=2) == []
+    with pytest.raises(ConfigError, match=r"prefilter.embedding is 3, expected a cosine distance"):
+        PreFilter(embedding=3)
+
+
 def test_no_mark_goes_over_from_one_answer_to_the_next() -> None:
     answers = tuple(Post(str(n), text) for n, text in enumerate(["That is not", "the problem. So"]))
     assert "not_the_cause" not in signs(Thread(Post("9", "How?"), answers=answers))

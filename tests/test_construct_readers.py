@@ -329,6 +329,66 @@ def test_bad_lines_of_jsonl_are_told_with_their_line(tmp_path: Path) -> None:
     ]
 
 
+def test_jsonl_that_is_no_lines_of_text_costs_one_line_of_complaint(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    file = tmp_path / "threads.jsonl"
+    good = b'{"id": 1, "title": "t", "body": "b", "answers": []}\n'
+    for data, says in (
+        (good.decode().encode("utf-16"), "is UTF-16, convert it to UTF-8 first"),
+        (gzip.compress(good), "is gzip data, unpack it first"),
+        (b"", "holds no rows"),
+    ):
+        file.write_bytes(data)
+        problems = Problems()
+        assert list(read_threads(Source(file), problems)) == []
+        assert says in problems.lines[0]
+    monkeypatch.setattr("xyreward.construct.thread_files.LONGEST_LINE", 1000)
+    file.write_bytes(
+        b"\xef\xbb\xbf"
+        + good
+        + b'{"id": 2, "body": "%s"}\n' % (b"b" * 5000)
+        + good
+        + good.replace(b"1", b"1" * 500)
+        + good
+        + b"[" * 3000
+    )
+    problems = Problems()
+    assert len(list(read_threads(Source(file), problems))) == 3
+    assert problems.lines == [
+        "threads.jsonl line 2: is longer than 0.000953674 MiB; left out",
+        "threads.jsonl line 4: body.id has 500 characters, expected at most 200; left out",
+        "threads.jsonl line 6: is longer than 0.000953674 MiB; left out",
+    ]
+
+
+@pytest.mark.parametrize("data", [b"", b"<html><p>404</p></html>", b"PAR1 and no more PAR1"])
+def test_what_is_no_parquet_is_told(data: bytes, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "posts.parquet").write_bytes(data)
+    problems = Problems()
+    assert list(read_threads(Source(tmp_path / "posts.parquet", SITE), problems)) == []
+    assert "posts.parquet after row 0: cannot be read" in problems.lines[0]
+
+
+def test_a_number_of_many_digits_is_no_id(tmp_path: Path) -> None:
+    many = "9" * 5000
+    (tmp_path / "Posts.xml").write_text(
+        f'<posts><row Id="{many}" PostTypeId="1" Body="q" />\n'
+        f'<row Id="2" PostTypeId="1" Body="q" Score="-{many}" />\n'
+        '<row Id="\u0663" PostTypeId="1" Body="q" /><row Id="4" PostTypeId="1" Body="q" /></posts>',
+        encoding="utf-8",
+    )
+    problems = Problems()
+    [thread] = read_threads(Source(tmp_path / "Posts.xml", SITE), problems)
+    assert thread.id == "4"
+    assert [line[:32] for line in problems.lines] == [
+        "Posts.xml line 1: Id is '9999999",
+        "Posts.xml line 2: Score is '-999",
+        "Posts.xml line 3: Id is '\u0663', exp",
+    ]
+
+
 def test_a_dump_needs_its_site_and_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
     (tmp_path / "Posts.xml").write_text("<posts/>")
     with pytest.raises(ConfigError, match="give --site"):

@@ -50,6 +50,13 @@ def forum(
         float | None,
         typer.Option(help="Share of the others that is sent regardless. [default: 0.05]"),
     ] = None,
+    embedding: Annotated[
+        float | None,
+        typer.Option(
+            help="Cosine distance of question and first answer that is a sign, too, by the local judge's "
+            "encoder. Slow. [default: not looked at]"
+        ),
+    ] = None,
     max_threads: Annotated[
         int | None, typer.Option(help="Threads that are sent at most. [default: all]")
     ] = None,
@@ -72,7 +79,7 @@ def forum(
     from xyreward.construct.thread_files import Source
     from xyreward.judges import load_asker
 
-    look = {"at_least": at_least, "sample": sample, "seed": seed}
+    look = {"at_least": at_least, "sample": sample, "seed": seed, "embedding": embedding}
     settings = ForumSettings(
         prefilter=PreFilter(**{k: v for k, v in look.items() if v is not None}),  # type: ignore[arg-type]
         max_threads=max_threads,

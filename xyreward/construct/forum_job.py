@@ -161,11 +161,16 @@ class ForumJob:
         unseen: Counter[str] = Counter()
         sent: Counter[str] = Counter()
         offsets: list[tuple[float, int, str]] = []
-        for thread in read_threads(self.source, problems, counts=counts):
-            if why := usable(thread):
-                unusable[why] += 1
-                continue
-            match self.settings.prefilter.look(thread):
+
+        def usable_threads() -> Iterator[Thread]:
+            for thread in read_threads(self.source, problems, counts=counts):
+                if why := usable(thread):
+                    unusable[why] += 1
+                else:
+                    yield thread
+
+        for thread, decision in self.settings.prefilter.looks(usable_threads()):
+            match decision:
                 case Dropped(reason):
                     unseen[reason] += 1
                 case Kept(_, how):

@@ -29,6 +29,7 @@ from xyreward.construct.posts_xml import xml_rows
 from xyreward.construct.threads import Post, Thread, chosen_answers
 from xyreward.errors import ConfigError, DataError, MissingDependency
 from xyreward.strict_json import parse_json
+from xyreward.tables import packed
 
 POSTS_PER_LOT = 16 << 20
 """Bytes of a dump whose threads are in memory together; as objects they take about twice that."""
@@ -36,6 +37,10 @@ HELD = 4 << 20
 """Characters of posts that wait to be written: few, so that they stay in the processor's cache."""
 BLOCK = 16 << 10
 """Characters of a lot that are written together; with very many lots, more of them wait than `HELD`."""
+LONGEST_LINE = 16 << 20
+"""Bytes of a line of JSONL: a file that is one line of JSON would else be in memory as a whole."""
+LONGEST_ID = 200
+"""Characters."""
 SHOWN = 1000
 """Problems that are kept word by word; the others are counted."""
 
@@ -571,6 +576,8 @@ def _thread_post(fields: Mapping[str, Any], name: str, source: Source) -> Post:
     texts = {
         k: _as_text(fields.get(k)) for k in ("id", "author", "author_id", "licence", "link", "date")
     }
+    if len(texts["id"]) > LONGEST_ID:
+        raise _Bad(f"{name}.id has {len(texts['id']):,} characters, expected at most {LONGEST_ID}")
     texts["licence"] = texts["licence"] or source.licence
     return Post(html=body, score=int(score), is_html=_is_html(body), **texts)
 
@@ -595,11 +602,26 @@ def _plain(name: object) -> str:
 
 # ---------------------------------------------------------------- rows of files
 
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+
 
 def _jsonl(path: Path, problems: Problems) -> Iterator[tuple[int, Mapping[str, Any]]]:
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        begins = file.read(8)
+        if (form := packed(begins)) is not None or begins.startswith(_UTF_16):
+            what = f"{form} data, unpack it" if form else "UTF-16, convert it to UTF-8"
+            problems.tell(f"{path.name}: is {what} first; the file was not read")
+            return
+        file.seek(0)
+        number = 0
+        while line := file.readline(LONGEST_LINE):
+            number += 1
             where = f"{path.name} line {number}"
+            if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
+                while (more := file.readline(LONGEST_LINE)) and not more.endswith(b"\n"):
+                    pass
+                problems.tell(f"{where}: is longer than {LONGEST_LINE / 2**20:g} MiB; left out")
+                continue
             if not line.strip():
                 continue
             try:
