@@ -45,7 +45,9 @@ def test_a_dry_run_prints_the_bill_and_sends_nothing(run: Run, plan: GuidePlan) 
     assert "refining: at most 40 calls to make" in found.out
     assert "as if every guide that was not asked about yet brought all 40 questions" in found.out
     assert "literal answer: at most 40 calls" in found.out
-    assert "in all: at most 100 calls to make" in found.out
+    # Three inferences and as many comparisons of each question, four of them labelled a second time.
+    assert "inference, chat:writer: at most 240 calls to make" in found.out
+    assert "in all: at most 352 calls to make" in found.out
     assert "Nothing was sent or written" in found.out
     assert not Path("out").exists()
 
@@ -91,17 +93,22 @@ def test_what_is_given_wrongly_is_told_before_anything_is_sent(run: Run, plan: G
 def test_killed_at_random_with_a_fifth_of_calls_failing_the_output_is_that_of_a_clean_run(
     run: Run, plan: GuidePlan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    def all_gates(api: FakeAPI, out: str, *more: str) -> list[str]:
+        judge = ("--judge", f"chat:judge@{api.base_url}")
+        return command(api, out, *judge, "--second-pass", "0.5", "--inferences", "1", *more)
+
     with FakeAPI(reply=plan.reply) as api:
-        assert run(*command(api, "clean")).status == 0
+        assert run(*all_gates(api, "clean")).status == 0
+        calls = api.stats.requests
     monkeypatch.setenv("XYREWARD_STORE", str(tmp_path / "store" / "rough.sqlite"))
     rng = random.Random(3)
     faults = Faults({"529": 0.1, "prose": 0.05, "wrong_quote": 0.05})
     with FakeAPI(reply=plan.reply, faults=faults, latency=0.05) as api:
         kills = 0
         for _ in range(4):
-            process = start(*command(api, "rough", "--concurrency", "2"))
+            process = start(*all_gates(api, "rough", "--concurrency", "2"))
             before, until = api.stats.requests, time.monotonic() + 60
-            wanted = before + rng.randrange(4, 24)
+            wanted = before + rng.randrange(4, calls // 3)
             while api.stats.requests < wanted and process.poll() is None:
                 assert time.monotonic() < until
                 time.sleep(0.01)
@@ -109,7 +116,7 @@ def test_killed_at_random_with_a_fifth_of_calls_failing_the_output_is_that_of_a_
                 process.kill()
                 kills += 1
             ended(process)
-        last = ended(start(*command(api, "rough")))
+        last = ended(start(*all_gates(api, "rough")))
     assert last.status == 0, last.err
     assert kills >= 3
     for name in ("items.jsonl", "funnel.json", "card.md"):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from xyreward import load_items
+from xyreward.construct.gates import GateSettings
 from xyreward.construct.guide import (
     Draft,
     Task,
@@ -25,7 +26,7 @@ from xyreward.construct.guide_pages import Section
 from xyreward.construct.guides import Guide, GuideSource, read_guides
 from xyreward.construct.thread_files import Problems
 from xyreward.errors import ConfigError
-from xyreward.judges import load_asker
+from xyreward.judges import load_asker, load_judge
 from xyreward.judges.calls import Reply
 from xyreward.reading import ReadingProblem, occurs
 from xyreward.testing import FakeAPI, Faults
@@ -43,10 +44,22 @@ SMALL = {
 }
 
 
-def job_of(plan: GuidePlan, folder: Path, api: FakeAPI, **settings: Any) -> GuideJob:
+ALL_GATES = GateSettings(inferences=2, second_pass=1.0)
+
+
+def job_of(
+    plan: GuidePlan, folder: Path, api: FakeAPI, *, judged: bool = False, **settings: Any
+) -> GuideJob:
     plan.write(folder / "guides")
     asker = load_asker(f"chat:writer@{api.base_url}", store=folder / "store.sqlite")
-    return GuideJob(GuideSource((folder / "guides",)), asker, GuideSettings(**settings))
+    judge = load_judge(f"chat:judge@{api.base_url}", store=folder / "store.sqlite")
+    settings = {"gates": GateSettings(inferences=0, second_pass=0), **settings}
+    return GuideJob(
+        GuideSource((folder / "guides",)),
+        asker,
+        GuideSettings(**settings),
+        judge=judge if judged else None,
+    )
 
 
 def build(
@@ -63,11 +76,14 @@ def test_the_funnel_of_sixty_guides_is_what_the_plan_says(tmp_path: Path) -> Non
     plan = guide_plan()
     n = plan.counts
     assert sum(n.values()) == 60
-    built = build(plan, tmp_path, controls=1 / 3)  # one control for two questions
+    # One control for two questions.
+    built = build(plan, tmp_path, controls=1 / 3, gates=ALL_GATES, judged=True)
     assert built.problems.count == sum(n[kind] for kind in UNREADABLE) == 14
     no_row = [g for g in plan.guides if g.form == "jsonl" and g.kind in UNREADABLE[1:]]
     assert sum(built.counts.values()) == 60 - len(no_row)
-    usable, writing, questions, refining, literal, duplicates, controls = built.funnel.steps
+    usable, writing, questions, refining, literal, duplicates, words, controls, *gates = (
+        built.funnel.steps
+    )
     assert usable.rows == 60 - 14
     assert usable.dropped == {"no licence": 3, "a guide of more than 40,000 characters": 1}
     assert writing.rows == 42
@@ -86,6 +102,11 @@ def test_the_funnel_of_sixty_guides_is_what_the_plan_says(tmp_path: Path) -> Non
     }
     assert duplicates.dropped == {"near-duplicate query": 3}
     assert controls.dropped == {"controls beyond their share": 31 - 45 // 2}
+    assert words.rows == words.kept == 45 + 31
+    assert [(step.name, step.kept) for step in gates] == [
+        (name, 45 + 22) for name in ("inference", "second pass", "judge", "controls, again")
+    ]
+    assert gates[2].how == {"as meant": 45 + 22}
     assert len(built.items) == controls.kept == 45 + 22
     card = (tmp_path / "out" / "card.md").read_text()
     assert "| questions | 31 | 87 | 0 | 0 |" in card
@@ -137,10 +158,15 @@ def test_a_bill_bounds_what_is_not_known_yet_and_is_exact_where_it_is(tmp_path: 
         assert "all 36 questions" in str(before[1])
         job.run()
         _, after = job.estimate()
+        gated = job_of(plan, tmp_path, api, controls=1 / 3, gates=ALL_GATES, judged=True)
+        _, more = gated.estimate()
     # The guide on which the model insists is asked about again; it may bring all its questions.
     assert [bill.estimate.calls for bill in after] == [1, 3, 2]
     # 5 two, 1 duplicate, 1 unrefinable, 1 literal_does: 2 each; 2 one; a control of each of the ten
     assert [bill.estimate.in_store for bill in after] == [11, 18 + 10, 18 - 1]
+    # Of those 15 questions with a hidden goal and 10 controls are left, and the 2 and 1 that may come.
+    assert [bill.estimate.calls for bill in more[3:]] == [17 * 4, 28, 17 * 2 + 11, 17 * 2 + 11]
+    assert all("as if all 2 questions" in bill.at_most for bill in more[3:])
 
 
 def test_a_limit_is_drawn_and_counted(tmp_path: Path) -> None:

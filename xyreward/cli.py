@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 
 from xyreward.cli_agree import agree, annotate
+from xyreward.cli_build import GATE_OPTIONS, forum, guides
 from xyreward.cli_build import STATUSES as BUILD_STATUSES
-from xyreward.cli_build import forum, guides
 from xyreward.cli_compare import compare as compare_runs
 from xyreward.cli_compare import eval_results
 from xyreward.cli_eval import evaluate
@@ -383,8 +383,8 @@ _command(app, "eval-results")(eval_results)
 _command(app)(_options(ITEM_OPTIONS, "loading")(_judge_options()(serve)))
 for _source in (forum, guides):
     _command(build_app, epilog=BUILD_STATUSES)(
-        _judge_options(*(name for name in JUDGE_OPTIONS if name not in ("votes", "batches")))(
-            _source
+        _options(GATE_OPTIONS, "gating")(
+            _judge_options(*(n for n in JUDGE_OPTIONS if n not in ("votes", "batches")))(_source)
         )
     )
 
@@ -738,7 +738,8 @@ def _bar(total: int, judges: Sequence[Judge | ModelAsker]) -> Iterator[Callable[
         bar = tqdm(total=total, unit=" answers", disable=not sys.stderr, mininterval=seconds)
     except OSError:  # nobody reads stderr any more, which must not end a paid job
         bar = tqdm(disable=True)
-    lots = accounted = shown = 0.0
+    lots = shown = 0.0
+    accounted = sum(one.stats.decided * weight for one, weight in weights)  # before this bar
 
     def advance(rows: int) -> None:
         nonlocal lots, accounted, shown

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from xyreward.construct.gates import GateFigures
 from xyreward.construct.stages import Funnel
 from xyreward.items import Item
 from xyreward.markdown import code, fenced, plain
+from xyreward.stats import Estimate
 
 EXAMPLES = 3
 PROBLEMS = 50
@@ -25,6 +27,7 @@ def card(
     made_of: str,
     items: Sequence[Item],
     funnel: Funnel,
+    gates: GateFigures,
     facts: Mapping[str, str],
     problems: Sequence[str],
     problem_count: int,
@@ -37,6 +40,7 @@ def card(
         made_of: source, model and prompt, in a line.
         items: those that were built.
         funnel: all stages.
+        gates: what the quality gates saw.
         facts: what else was counted, name to figure.
         problems: rows that could not be used, a line each, as many as were kept.
         problem_count: how many there were.
@@ -62,6 +66,7 @@ def card(
         "",
         *(f"- {name}: {plain(value)}" for name, value in facts.items()),
         "",
+        *_gates(gates),
         "## Licences and attribution",
         "",
         "Author, link and licence of each text are in `meta.attribution` and go with the item.",
@@ -89,6 +94,35 @@ def card(
             lines += [f"- and {problem_count - PROBLEMS:,} more"]
         lines += [""]
     return "\n".join(lines)
+
+
+def _gates(gates: GateFigures) -> list[str]:
+    lines = [
+        "## Quality gates",
+        "",
+        "Figures are of all items that reached a gate, also those that it dropped; brackets are 95 % "
+        "intervals over groups of items. n counts what was measured; replies that failed are no part of it.",
+        "",
+        "| figure | value | n |",
+        "|---|---:|---:|",
+    ]
+    for name, figure in gates.figures.items():
+        n = 0 if figure is None else figure.n
+        lines.append(f"| {plain(name)} | {_told(figure)} | {n:,} |")
+    lines += [""]
+    for gate, version in gates.prompts.items():
+        whom = f" by {code(gates.models[gate])}" if gate in gates.models else ""
+        lines.append(f"- {gate}:{whom} {code(version)}")
+    lines += [f"- {gate}: off, {why}" for gate, why in gates.off.items()]
+    return [*lines, ""]
+
+
+def _told(figure: Estimate | None) -> str:
+    if figure is None:
+        return "n/a"
+    if figure.low is None or figure.high is None:
+        return f"{figure.value:.2f} [no interval]"
+    return f"{figure.value:.2f} [{figure.low:.2f}, {figure.high:.2f}]"
 
 
 def _licences(items: Sequence[Item]) -> Counter[str]:

@@ -278,10 +278,11 @@ def attribution(post: Post) -> dict[str, str]:
 def to_item(notes: Notes, provenance: Sequence[Provenance], *, domain: str = "") -> Item:
     """The item of a thread, with all its answers as references of unknown kind and labels.
 
-    `meta` has thread, tags, attribution of question and answers, evidence (which answer, which words), and
-    provenance.
+    `meta` has thread, tags, what each reference is meant as (`gates.meant_as`), attribution of question and
+    answers, evidence (which answer, which words), and provenance.
     """
     thread = notes.thread
+    answers = [post for post in thread.answers if post.text.strip()]
 
     def told(solutions: Sequence[Solution]) -> list[dict[str, str]]:
         return [
@@ -311,13 +312,13 @@ def to_item(notes: Notes, provenance: Sequence[Provenance], *, domain: str = "")
                     author=post.author or (f"user {post.author_id}" if post.author_id else None),
                     licence=post.licence or None,
                 )
-                for post in thread.answers
-                if post.text.strip()
+                for post in answers
             ),
             "group": f"{thread.source}-{thread.id}",
             "meta": {
                 "thread": thread.id,
                 "tags": list(thread.tags),
+                "meant_as": [_meant_as(notes, post.id) for post in answers],
                 "attribution": {
                     "question": attribution(thread.question),
                     "answers": [attribution(post) for post in thread.answers],
@@ -331,3 +332,12 @@ def to_item(notes: Notes, provenance: Sequence[Provenance], *, domain: str = "")
             },
         }
     )
+
+
+def _meant_as(notes: Notes, answer: str) -> str:
+    """The kind of answer that an answer is by the notes; empty where they do not rest on it."""
+    if any(solution.answer == answer for solution in notes.intended_solutions):
+        return "goal_focused"
+    if any(solution.answer == answer for solution in notes.stated_solutions):
+        return "direct" if notes.kind == "control" else "literal"
+    return ""

@@ -1,6 +1,6 @@
 """`xyreward build forum`: from a forum's file to a folder of items, a funnel and a data card.
 
-    threads -> usable -> pre-filter -> extraction -> licence -> duplicates -> controls -> items
+    threads -> usable -> pre-filter -> extraction -> licence -> duplicates -> gates -> items
 
 The same command goes on where it was stopped: replies are in the store, and everything else is worked out
 anew. The same store, source and settings give the same bytes.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,14 +20,17 @@ from xyreward.construct.forum import (
     Notes,
     extract_version,
     extraction,
+    named_answers,
     readable,
     to_item,
     usable,
 )
+from xyreward.construct.gates import GateFigures, Gates, GateSettings
 from xyreward.construct.job import (
+    Begin,
+    Bill,
     Spool,
     check_controls,
-    with_controls,
     without_duplicates,
     write_folder,
 )
@@ -36,8 +39,9 @@ from xyreward.construct.stages import Dropped, Failed, Funnel, Kept
 from xyreward.construct.thread_files import Problems, ReadCounts, Source, read_threads
 from xyreward.construct.threads import Thread
 from xyreward.errors import ConfigError
-from xyreward.items import Item
-from xyreward.judges.asking import Estimate, ModelAsker
+from xyreward.items import Item, Reference
+from xyreward.judges import Judge
+from xyreward.judges.asking import ModelAsker
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class ForumSettings:
     """Share of controls among the items, at most, in [0, 1)."""
     strict: bool = False
     """Stop at the first row that cannot be used."""
+    gates: GateSettings = field(default_factory=GateSettings)
 
     def __post_init__(self) -> None:
         check_controls(self.controls)
@@ -71,6 +76,7 @@ class Built:
     recall: Recall
     problems: Problems
     counts: ReadCounts
+    gates: GateFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +88,51 @@ class _Candidate:
 class ForumJob:
     """Settings that were checked; nothing is read or sent before `run` or `estimate`."""
 
-    def __init__(self, source: Source, asker: ModelAsker, settings: ForumSettings) -> None:
+    def __init__(
+        self,
+        source: Source,
+        asker: ModelAsker,
+        settings: ForumSettings,
+        *,
+        judge: Judge | None = None,
+        second: ModelAsker | None = None,
+    ) -> None:
+        """Set up.
+
+        Args:
+            source: the file.
+            asker: reads the threads.
+            settings: what is built.
+            judge: see `Gates`, as for `second`.
+            second: labels a second time.
+
+        Raises:
+            ConfigError: no such share of controls.
+            JudgeError: the judge gives no labels.
+        """
         self.source = source
         self.asker = asker
         self.settings = settings
+        self.gates = Gates(
+            settings.gates,
+            asker,
+            judge=judge,
+            second=second,
+            controls=settings.controls,
+            seed=settings.prefilter.seed,
+        )
 
-    def estimate(self) -> tuple[Funnel, Estimate | None]:
-        """What the model would be asked, and what that would take. Reads the source, sends nothing.
+    def check(self) -> None:
+        """Find what would stop a model that is asked, without a call.
+
+        Raises:
+            JudgeError, StoreError: something is missing; says what to do.
+        """
+        self.asker.check_ready()
+        self.gates.check()
+
+    def estimate(self) -> tuple[Funnel, list[Bill]]:
+        """What models would be asked, and what that would take. Reads the source, sends nothing.
 
         Raises:
             DataError: `strict`, and a row that cannot be used.
@@ -101,13 +145,22 @@ class ForumJob:
             for lot in spool.lots(offsets):
                 found = extraction().estimate([one.thread for one in lot], self.asker)
                 total = found if total is None else total + found
-        return funnel, total
+            if total is None:
+                return funnel, []
+            at_most = ""
+            if total.calls:
+                items = [_stand_in(one.thread) for lot in spool.lots(offsets) for one in lot]
+                at_most = f"as if all {len(items):,} threads became items with a hidden goal"
+            else:  # all replies are there, so that nothing is asked
+                _, rows = self._extracted(spool, offsets, funnel, lambda _: None)
+                items = [one.value for one in rows]
+        return funnel, [Bill("extraction", total), *self.gates.estimate(items, at_most=at_most)]
 
-    def run(self, on_reply: Callable[[int], Callable[[], object] | None] = lambda _: None) -> Built:
+    def run(self, begin: Begin = lambda _: None) -> Built:
         """Read, ask and filter.
 
         Args:
-            on_reply: given how many threads are asked about, what to call after each.
+            begin: told how many questions follow, says what to call after each.
 
         Raises:
             DataError: `strict`, and a row that cannot be used.
@@ -119,14 +172,24 @@ class ForumJob:
         with tempfile.TemporaryFile() as file:
             spool: Spool[_Candidate] = Spool(file)
             offsets = self._look(spool, funnel, problems, counts)
-            tick = on_reply(len(offsets))
-            asked: list[tuple[str, Kept[Notes] | Dropped | Failed]] = []
-            stage = extraction()
-            for lot in spool.lots(offsets):
-                outcomes = stage.run([one.thread for one in lot], self.asker, on_reply=tick)
-                asked += zip((one.how for one in lot), outcomes, strict=True)
+            recall, rows = self._extracted(spool, offsets, funnel, begin)
+        rows, gates = self.gates.run(rows, funnel, begin)
+        source = self.source
+        items = tuple(one.value for one in rows)
+        items = with_authors(items, source.site, source.users_file, problems.tell)
+        return Built(items, funnel, recall, problems, counts, gates)
+
+    def _extracted(
+        self, spool: Spool[_Candidate], offsets: Sequence[int], funnel: Funnel, begin: Begin
+    ) -> tuple[Recall, list[Kept[Item]]]:
+        """Ask about threads, and make items of those that have a licence and repeat no other."""
+        tick = begin(len(offsets))
+        asked: list[tuple[str, Kept[Notes] | Dropped | Failed]] = []
+        stage = extraction()
+        for lot in spool.lots(offsets):
+            outcomes = stage.run([one.thread for one in lot], self.asker, on_reply=tick)
+            asked += zip((one.how for one in lot), outcomes, strict=True)
         funnel.add("extraction", (outcome for _, outcome in asked))
-        recall = self._recall(funnel, asked)
         kept = [outcome for _, outcome in asked if isinstance(outcome, Kept)]
         licensed = [_licensed(one) for one in kept]
         funnel.add("licence", licensed)
@@ -134,22 +197,11 @@ class ForumJob:
         kept.sort(key=lambda one: _rank(one.value.thread))
         once = without_duplicates(kept, lambda notes: notes.thread.query)
         funnel.add("duplicates", once)
-        chosen = with_controls(
-            [one for one in once if isinstance(one, Kept)],
-            is_control=lambda notes: notes.kind == "control",
-            name=lambda notes: notes.thread.id,
-            share=self.settings.controls,
-            seed=self.settings.prefilter.seed,
-        )
-        funnel.add("controls", chosen)
-        items = tuple(
-            to_item(one.value, [one.provenance] if one.provenance else [])
-            for one in chosen
+        return self._recall(funnel, asked), [
+            Kept(to_item(one.value, [one.provenance] if one.provenance else []))
+            for one in once
             if isinstance(one, Kept)
-        )
-        source = self.source
-        items = with_authors(items, source.site, source.users_file, problems.tell)
-        return Built(items, funnel, recall, problems, counts)
+        ]
 
     # ------------------------------------------------------------ before the model
 
@@ -212,6 +264,23 @@ class ForumJob:
         )
 
 
+def _stand_in(thread: Thread) -> Item:
+    """An item such as might be made of a thread, with all of its answers to judge: for a bill."""
+    names = named_answers(thread)
+    words = "word " * 25
+    posts = [post for post in names.values() if post.text.strip()]
+    return Item(
+        id=f"{thread.source}-{thread.id}",
+        query=thread.query,
+        stated_request=f"stated {words}",
+        intended_request=f"intended {words}",
+        misconception=f"misconception {words}",
+        stated_solutions=(words,),
+        intended_solutions=(words,),
+        references=tuple(Reference(text=post.text, kind="goal_focused") for post in posts),
+    )
+
+
 def _licensed(one: Kept[Notes]) -> Kept[Notes] | Dropped:
     thread = one.value.thread
     if all(post.licence for post in (thread.question, *thread.answers)):
@@ -239,6 +308,7 @@ def write(built: Built, job: ForumJob, folder: Path) -> None:
         "unusable_rows": built.problems.count,
         "funnel": built.funnel.to_dict(),
         "prefilter_recall": {"value": recall.value, "interval": recall.interval},
+        "gates": built.gates.to_dict(),
     }
     write_folder(
         folder,
@@ -249,6 +319,7 @@ def write(built: Built, job: ForumJob, folder: Path) -> None:
             made_of=f"{job.source.path.name}, by {job.asker.name_without_url}, prompt {extract_version()}",
             items=items,
             funnel=built.funnel,
+            gates=built.gates,
             facts={
                 **{f"{name} rows": f"{n:,}" for name, n in sorted(built.counts.rows.items())},
                 "rows that could not be used": f"{built.problems.count:,}",

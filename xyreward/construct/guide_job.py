@@ -1,6 +1,6 @@
 """`xyreward build guides`: from how-to articles to a folder of items, a funnel and a data card.
 
-    guides -> usable -> writing -> questions -> refining -> literal answer -> duplicates -> controls -> items
+    guides -> usable -> writing -> questions -> refining -> literal answer -> duplicates -> gates -> items
 
 The same command goes on where it was stopped: replies are in the store, and everything else is worked out
 anew. The same store, source and settings give the same bytes.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from xyreward.construct.card import card
+from xyreward.construct.gates import GateFigures, Gates, GateSettings
 from xyreward.construct.guide import (
     Draft,
     Task,
@@ -31,11 +32,11 @@ from xyreward.construct.guide import (
 )
 from xyreward.construct.guides import Guide, GuideSource, read_guides
 from xyreward.construct.job import (
+    Begin,
     Bill,
     Spool,
     check_controls,
     in_lots,
-    with_controls,
     without_duplicates,
     write_folder,
 )
@@ -43,7 +44,8 @@ from xyreward.construct.prefilter import draw
 from xyreward.construct.stages import Dropped, Failed, Funnel, Kept, Provenance, Stage, values
 from xyreward.construct.thread_files import Problems
 from xyreward.errors import ConfigError
-from xyreward.items import Item
+from xyreward.items import Item, ItemKind
+from xyreward.judges import Judge
 from xyreward.judges.asking import Estimate, ModelAsker
 
 R = TypeVar("R")
@@ -51,9 +53,6 @@ T = TypeVar("T")
 
 MOST_PER_GUIDE = 10
 """Questions of either kind in one reply; more would not fit, and no guide refutes so many beliefs."""
-
-Begin = Callable[[int], Callable[[], object] | None]
-"""Told how many questions of a stage follow, says what to call after each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +73,7 @@ class GuideSettings:
     """Of the draws."""
     strict: bool = False
     """Stop at the first guide that cannot be used."""
+    gates: GateSettings = field(default_factory=GateSettings)
 
     def __post_init__(self) -> None:
         check_controls(self.controls)
@@ -90,6 +90,7 @@ class GuidesBuilt:
     items: tuple[Item, ...]
     funnel: Funnel
     problems: Problems
+    gates: GateFigures
     counts: Counter[str] = field(default_factory=Counter)
     """Files and rows that were there, by kind."""
 
@@ -97,10 +98,47 @@ class GuidesBuilt:
 class GuideJob:
     """Settings that were checked; nothing is read or sent before `run` or `estimate`."""
 
-    def __init__(self, source: GuideSource, asker: ModelAsker, settings: GuideSettings) -> None:
+    def __init__(
+        self,
+        source: GuideSource,
+        asker: ModelAsker,
+        settings: GuideSettings,
+        *,
+        judge: Judge | None = None,
+        second: ModelAsker | None = None,
+    ) -> None:
+        """Set up.
+
+        Args:
+            source: the guides.
+            asker: writes, refines and checks.
+            settings: what is built.
+            judge: see `Gates`, as for `second`.
+            second: labels a second time.
+
+        Raises:
+            JudgeError: the judge gives no labels.
+        """
         self.source = source
         self.asker = asker
         self.settings = settings
+        self.gates = Gates(
+            settings.gates,
+            asker,
+            judge=judge,
+            second=second,
+            controls=settings.controls,
+            seed=settings.seed,
+        )
+
+    def check(self) -> None:
+        """Find what would stop a model that is asked, without a call.
+
+        Raises:
+            JudgeError, StoreError: something is missing; says what to do.
+        """
+        self.asker.check_ready()
+        self.gates.check()
 
     def estimate(self) -> tuple[Funnel, list[Bill]]:
         """What the model would be asked, stage by stage, and what that would take. Sends nothing.
@@ -114,7 +152,8 @@ class GuideJob:
         """
         funnel = Funnel()
         bills: dict[str, list[Estimate]] = {"writing": [], "refining": [], "literal answer": []}
-        guesses = {"refining": 0, "literal answer": 0}
+        guesses = {"refining": 0, "literal answer": 0, "gates": 0}
+        through: list[Draft] = []
         with tempfile.TemporaryFile() as file:
             spool: Spool[Task] = Spool(file)
             offsets = self._look(spool, funnel, Problems(self.settings.strict), Counter())
@@ -138,14 +177,29 @@ class GuideJob:
                 ]
                 hidden = [(draft, guess) for draft, guess in rows if draft.kind == "xy"]
                 guesses["literal answer"] += sum(guess for _, guess in hidden)
-                bills["literal answer"].append(
-                    literal_answer().estimate([draft for draft, _ in hidden], self.asker)
-                )
+                looked = [draft for draft, _ in hidden]
+                bills["literal answer"].append(literal_answer().estimate(looked, self.asker))
+                said = literal_answer().known(looked, self.asker)
+                guesses["gates"] += sum(found is None for found in said)
+                through += [draft for draft, _ in rows if draft.kind == "control"]
+                through += [
+                    draft
+                    for draft, found in zip(looked, said, strict=True)
+                    if not isinstance(found, Dropped)
+                ]
         bounds = {
             "refining": "as if every guide that was not asked about yet brought all {n:,} questions",
             "literal answer": "as if all {n:,} questions that are not refined yet came through it",
         }
-        return funnel, [
+        once = without_duplicates([Kept(draft) for draft in through], lambda draft: draft.query)
+        n = guesses["gates"]
+        gates = self.gates.estimate(
+            [to_item(draft) for draft in values(once)],
+            at_most=f"as if all {n:,} questions that nobody looked at yet became items"
+            if n
+            else "",
+        )
+        own = [
             Bill(
                 name,
                 reduce(add, found),
@@ -154,6 +208,7 @@ class GuideJob:
             for name, found in bills.items()
             if found
         ]
+        return funnel, [*own, *gates] if own else []
 
     def run(self, begin: Begin = lambda _: None) -> GuidesBuilt:
         """Read, ask and filter.
@@ -171,15 +226,8 @@ class GuideJob:
         drafts = self._drafts(funnel, problems, counts, begin)
         once = without_duplicates([Kept(draft) for draft in drafts], lambda draft: draft.query)
         funnel.add("duplicates", once)
-        chosen = with_controls(
-            [Kept(to_item(draft)) for draft in values(once)],
-            is_control=lambda item: item.kind == "control",
-            name=lambda item: item.id,
-            share=self.settings.controls,
-            seed=self.settings.seed,
-        )
-        funnel.add("controls", chosen)
-        return GuidesBuilt(tuple(values(chosen)), funnel, problems, counts)
+        rows, gates = self.gates.run([Kept(to_item(d)) for d in values(once)], funnel, begin)
+        return GuidesBuilt(tuple(values(rows)), funnel, problems, gates, counts)
 
     def _drafts(
         self, funnel: Funnel, problems: Problems, counts: Counter[str], begin: Begin
@@ -265,22 +313,30 @@ def _stand_ins(task: Task) -> list[Draft]:
         return "words " * n
 
     bare = replace(task.guide, sections=(), warnings=(), tips=())
-    kinds = ["xy"] * task.xy + ["control"] * task.controls
-    return [
-        Draft(
+
+    def draft(number: int, kind: ItemKind) -> Draft:
+        hidden = kind == "xy"
+        return Draft(
             guide=bare,
             number=number,
-            kind="xy" if kind == "xy" else "control",
-            query=f"{bare.source} {bare.id} {number} {words(150)}",
+            kind=kind,
+            # Of letters of its own, or it would nearly repeat every other one.
+            query=" ".join(f"{bare.source}{bare.id}q{number}w{n}" for n in range(3)) + words(150),
             stated_request=words(25),
-            intended_request=words(25),
-            misconception=words(50),
+            intended_request=f"the goal {words(23)}" if hidden else words(25),
+            misconception=words(50) if hidden else "",
             stated_solutions=(),
             solutions=(),
             evidence=(),
-            answers=dict.fromkeys(("goal_focused", "literal", "direct"), words(200)),
+            answers={
+                meant: f"{meant} {words(200)}"
+                for meant in (("goal_focused", "literal") if hidden else ("direct",))
+            },
         )
-        for number, kind in enumerate(kinds, start=1)
+
+    return [
+        *(draft(n, "xy") for n in range(1, task.xy + 1)),
+        *(draft(n, "control") for n in range(task.xy + 1, task.xy + task.controls + 1)),
     ]
 
 
@@ -298,6 +354,7 @@ def write(built: GuidesBuilt, job: GuideJob, folder: Path) -> None:
         "read": dict(sorted(built.counts.items())),
         "unusable_rows": built.problems.count,
         "funnel": built.funnel.to_dict(),
+        "gates": built.gates.to_dict(),
     }
     write_folder(
         folder,
@@ -312,6 +369,7 @@ def write(built: GuidesBuilt, job: GuideJob, folder: Path) -> None:
             "are one group.",
             items=items,
             funnel=built.funnel,
+            gates=built.gates,
             facts={
                 **{f"{name} files or rows": f"{n:,}" for name, n in sorted(built.counts.items())},
                 "guides and rows that could not be used": f"{built.problems.count:,}",

@@ -23,6 +23,9 @@ from xyreward.splits import near_duplicates
 
 T = TypeVar("T")
 
+Begin = Callable[[int], Callable[[], object] | None]
+"""Told how many questions of a stage follow, says what to call after each."""
+
 LOT = 1000
 """Rows that are asked about together, and are in memory."""
 

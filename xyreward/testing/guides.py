@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from xyreward.fence import parse_fences
-from xyreward.testing.forum import _NOUNS, _last_text
+from xyreward.testing.forum import _NOUNS, _last_text, verdict_reply
 
 GUIDE_KINDS: Mapping[str, int] = {
     "two": 14,  # refutes two beliefs
@@ -90,7 +90,10 @@ class GuidePlan:
         (root / "rows.jsonl").write_bytes(b"".join(lines))
 
     def reply(self, body: dict[str, Any]) -> Mapping[str, Any] | str | None:
-        """What the model says to a request: for `FakeAPI(reply=...)`. None to what it does not know."""
+        """What the model says to a request: for `FakeAPI(reply=...)`. None to what it does not know.
+
+        At the quality gates nothing is wrong with its questions.
+        """
         text = _last_text(body)
         parts = {part.name: part for part in parse_fences(text)}
         part = parts.get("guide") or parts.get("query")
@@ -107,6 +110,8 @@ class GuidePlan:
             possible = not (guide.kind == "unrefinable" and first)
             query = f"{parts['query'].text} It was so on Monday too." if possible else ""
             return {"reading": "As planned.", "possible": possible, "query": query}
+        if not parts.keys().isdisjoint({"first", "answer", "answer-a"}) or len(parts) == 1:
+            return _at_gates(guide, {name: part.text for name, part in parts.items()})
         solves = "mostly" if guide.kind == "literal_does" and first else ("partly", "no")[first]
         return {"reading": "As planned.", "literal_solves": solves}
 
@@ -262,3 +267,25 @@ def _written(guide: PlannedGuide, n_xy: int, n_controls: int) -> Mapping[str, An
         for k in range(n_controls)
     ]
     return {"reading": "As planned.", "questions": questions[:n_xy], "controls": controls}
+
+
+def _at_gates(guide: PlannedGuide, texts: Mapping[str, str]) -> Mapping[str, Any]:
+    found = re.search(r"\b(question|control) (\d+)\b", texts["query"])
+    assert found is not None
+    hidden = found[1] == "question"
+    asked = f"Do the {'asked' if hidden else 'right'} thing {found[2]} of case {guide.number}."
+    wanted = f"Reach the goal {found[2]} of case {guide.number}."
+    if "first" in texts:
+        return {"reason": "As planned.", "same": texts["first"] == texts["second"]}
+    if "answer" in texts:
+        literal = texts["answer"].startswith("Here is how")
+        serves = "intended" if hidden and not literal else "stated"
+        return verdict_reply(texts["answer"], serves, serves, identifies=serves == "intended")
+    if "answer-a" in texts:
+        return {
+            "reading": "As planned.",
+            "stated_request": asked,
+            "hidden_goal": hidden,
+            "intended_request": wanted if hidden else "",
+        }
+    return {"reading": "As planned.", "goal": wanted}
