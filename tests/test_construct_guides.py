@@ -328,8 +328,8 @@ def test_rows_of_parquet(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
     rows = [
-        {"title": "A", "steps": ["x", "y"], "warnings": None},
-        {"title": "B", "steps": [], "warnings": ["w"]},
+        {"title": "A", "steps": ["x", "y"], "warnings": None, "id": float("nan")},
+        {"title": "B", "steps": [], "warnings": ["w"], "id": 2.0},
     ]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "g.parquet")
     [guide], problems = read(tmp_path)

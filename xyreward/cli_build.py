@@ -93,7 +93,9 @@ def forum(
     if controls is not None:
         settings = dataclasses.replace(settings, controls=controls)
     asker = load_asker(model, **options)
-    job = ForumJob(Source(source, site, licence, users), asker, settings, judge=judge, second=second)
+    job = ForumJob(
+        Source(source, site, licence, users), asker, settings, judge=judge, second=second
+    )
     with nothing_sent(dry_run):
         job.check()
     if users is None and (beside := job.source.users_file) is not None:
