@@ -237,8 +237,8 @@ def test_with_a_fifth_of_calls_failing_the_output_is_that_of_a_clean_run(tmp_pat
     plan = forum_plan(SMALL)
     build(plan, tmp_path / "clean", gates=ALL_GATES, judged=True)
     faults = Faults({"529": 0.1, "prose": 0.05, "wrong_quote": 0.05})
-    rough = build(plan, tmp_path / "rough", gates=ALL_GATES, judged=True, faults=faults)
-    assert len(rough.items) > 12
+    built = build(plan, tmp_path / "rough", gates=ALL_GATES, judged=True, faults=faults)
+    assert len(built.items) > 12
     for name in ("items.jsonl", "funnel.json", "card.md"):
         clean, rough = (tmp_path / run / "out" / name for run in ("clean", "rough"))
         assert plain(rough) == plain(clean), name

@@ -192,11 +192,11 @@ class GuideJob:
             "literal answer": "as if all {n:,} questions that are not refined yet came through it",
         }
         once = without_duplicates([Kept(draft) for draft in through], lambda draft: draft.query)
-        n = guesses["gates"]
+        unseen = guesses["gates"]
         gates = self.gates.estimate(
             [to_item(draft) for draft in values(once)],
-            at_most=f"as if all {n:,} questions that nobody looked at yet became items"
-            if n
+            at_most=f"as if all {unseen:,} questions that nobody looked at yet became items"
+            if unseen
             else "",
         )
         own = [
