@@ -59,9 +59,11 @@ def test_a_dry_run_prints_the_bill_and_sends_nothing(run: Run, plan: ForumPlan) 
 
 
 def test_items_card_and_bill(run: Run, plan: ForumPlan) -> None:
+    plan.write_users_xml("Users.xml")
     with FakeAPI(reply=plan.reply) as api:
         found = run(*command(api, "out"))
     assert found.status == 0, found.err
+    assert "names of authors: from Users.xml, which lies beside Posts.xml" in found.out
     assert "recall of the pre-filter: " in found.out
     assert "items in out/items.jsonl" in found.out
     items = load_items("out/items.jsonl")

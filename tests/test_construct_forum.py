@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from xyreward.construct.forum import extract_call, read_notes, readable
 from xyreward.construct.forum_job import Built, ForumJob, ForumSettings, write
 from xyreward.construct.gates import GateSettings
 from xyreward.construct.prefilter import PreFilter, Recall, distance, draw, signs
+from xyreward.construct.stages import Kept
 from xyreward.construct.thread_files import Problems, Source, read_threads
 from xyreward.construct.threads import Post, Thread
-from xyreward.errors import DataError
+from xyreward.errors import ConfigError, DataError
 from xyreward.judges import load_asker, load_judge
 from xyreward.judges.calls import Reply
 from xyreward.reading import ReadingProblem, occurs
@@ -162,6 +164,60 @@ def test_every_quote_and_id_of_an_item_occurs_in_its_source(tmp_path: Path) -> N
     assert quotes > len(built.items)
 
 
+def test_names_of_authors_come_from_the_users_file_and_deleted_users_keep_theirs(
+    tmp_path: Path,
+) -> None:
+    plan = forum_plan(SMALL)
+    plan.write_users_xml(tmp_path / "Users.xml")
+    built = build(plan, tmp_path)
+    assert built.problems.count == 0
+    kinds = set()
+    for item in built.items:
+        told = item.meta["attribution"]
+        for text in (told["question"], *told["answers"]):
+            number = text.get("author_id")
+            if number is None:
+                # Of some deleted users the name is left.
+                assert text.get("author", "user").startswith("user")
+                assert "author_link" not in text
+                kinds.add("deleted" if "author" in text else "deleted, no name")
+                continue
+            assert text["author_link"] == f"https://{SITE}/users/{number}"
+            if int(number) % 10:
+                assert text["author"] == f"J\u00f8 & <{number}>"
+                kinds.add("named")
+            else:
+                assert "author" not in text
+                kinds.add("gone since")
+        for text, reference in zip(told["answers"], item.references, strict=True):
+            number = text.get("author_id")
+            assert reference.author == text.get("author", f"user {number}" if number else None)
+    assert kinds == {"deleted", "deleted, no name", "named", "gone since"}
+
+
+def test_a_users_file_is_checked_before_anything_is_sent(tmp_path: Path) -> None:
+    plan = forum_plan({"xy": 1})
+    posts, users = tmp_path / "Posts.xml", tmp_path / "People.xml"
+    plan.write_posts_xml(posts)
+    assert Source(posts, SITE).users_file is None
+    plan.write_users_xml(users)
+    assert Source(posts, SITE, users=users).users_file == users
+    with pytest.raises(ConfigError, match="no such file"):
+        Source(posts, SITE, users=tmp_path / "none.xml")
+    with pytest.raises(ConfigError, match="outermost element is <posts>, expected <users>"):
+        Source(posts, SITE, users=posts)
+    users.write_text('<users><row Id="1" /></users>')
+    with pytest.raises(ConfigError, match="line 1: has no DisplayName"):
+        Source(posts, SITE, users=users)
+    # Beside Posts.xml it is found, packed or not; what is wrong in it costs names alone.
+    (tmp_path / "users.xml.gz").write_bytes(gzip.compress(b'<users><row Id="1" /></users>'))
+    source = Source(posts, SITE)
+    assert source.users_file == tmp_path / "users.xml.gz"
+    assert len(list(read_threads(source, Problems()))) == 1
+    with pytest.raises(DataError, match=r"users.xml.gz line 1: has no DisplayName"):
+        list(read_threads(source, Problems(strict=True)))
+
+
 def test_without_a_sample_recall_is_unknown_and_quiet_threads_are_missed(tmp_path: Path) -> None:
     built = build(forum_plan(SMALL), tmp_path, sample=0.0)
     assert built.funnel.steps[1].dropped == {"no sign of another goal": 23}
@@ -181,8 +237,8 @@ def test_with_a_fifth_of_calls_failing_the_output_is_that_of_a_clean_run(tmp_pat
     plan = forum_plan(SMALL)
     build(plan, tmp_path / "clean", gates=ALL_GATES, judged=True)
     faults = Faults({"529": 0.1, "prose": 0.05, "wrong_quote": 0.05})
-    rough = build(plan, tmp_path / "rough", gates=ALL_GATES, judged=True, faults=faults)
-    assert len(rough.items) > 12
+    built = build(plan, tmp_path / "rough", gates=ALL_GATES, judged=True, faults=faults)
+    assert len(built.items) > 12
     for name in ("items.jsonl", "funnel.json", "card.md"):
         clean, rough = (tmp_path / run / "out" / name for run in ("clean", "rough"))
         assert plain(rough) == plain(clean), name
@@ -293,6 +349,51 @@ def test_signs_are_found_in_answers_and_not_in_questions() -> None:
     assert set(signs(asked)) == {"instead"}
     marked = Post("2", "<p>You <b>don't</b> need to, that is an XY problem.</p>")
     assert {"xy", "not_needed"} <= set(signs(Thread(Post("1", "How?"), answers=(marked,))))
+
+
+@pytest.mark.parametrize("at_least", [0, 0.5, 1, 2, 3.5, 99])
+def test_a_look_that_ends_early_decides_as_all_signs_do(tmp_path: Path, at_least: float) -> None:
+    plan = forum_plan(SMALL)
+    plan.write_posts_xml(tmp_path / "Posts.xml")
+    look = PreFilter(at_least=at_least, sample=0).look
+    decisions = set()
+    for thread in read_threads(Source(tmp_path / "Posts.xml", SITE), Problems(strict=True)):
+        kept = sum(signs(thread).values()) >= at_least
+        assert isinstance(look(thread), Kept) == kept
+        decisions.add(kept)
+    assert decisions == ({True} if at_least == 0 else {False} if at_least == 99 else {True, False})
+
+
+def test_an_answer_that_is_embedded_far_from_its_question_is_a_sign_if_wished() -> None:
+    near = "Bake the bread for forty minutes at two hundred degrees."
+    far = "Clouds gather over the harbour, and ships unload coal all day long."
+    threads = [
+        Thread(
+            Post(name, "How long must bread bake, and how hot?"),
+            answers=(Post("7", text),),
+            source="s",
+        )
+        for name, text in (("near", near), ("far", far))
+    ]
+    assert not any(signs(thread) for thread in threads)
+
+    def kept(**settings: Any) -> list[str]:
+        looks = PreFilter(sample=0, **settings).looks(iter(threads))
+        return [thread.id for thread, decision in looks if isinstance(decision, Kept)]
+
+    assert kept() == []
+    assert kept(embedding=0.5) == ["far"]
+    assert kept(embedding=0.0) == ["near", "far"]
+    assert kept(embedding=0.0, at_least=2) == []
+    with pytest.raises(ConfigError, match=r"prefilter.embedding is 3, expected a cosine distance"):
+        PreFilter(embedding=3)
+
+
+def test_no_mark_goes_over_from_one_answer_to_the_next() -> None:
+    answers = tuple(Post(str(n), text) for n, text in enumerate(["That is not", "the problem. So"]))
+    assert "not_the_cause" not in signs(Thread(Post("9", "How?"), answers=answers))
+    one = (Post("1", "That is not\nthe problem. So"),)
+    assert "not_the_cause" in signs(Thread(Post("9", "How?"), answers=one))
 
 
 def test_distance_is_the_share_of_words_that_the_answer_leaves_out() -> None:

@@ -192,7 +192,7 @@ def test_settings_outside_their_range_are_refused() -> None:
         ({"max_guides": 0}, "max_guides is 0"),
     ):
         with pytest.raises(ConfigError, match=says):
-            GuideSettings(**settings)  # type: ignore[arg-type]
+            GuideSettings(**settings)
 
 
 # ---------------------------------------------------------------- replies

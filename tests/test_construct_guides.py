@@ -194,15 +194,17 @@ def test_rows_of_jsonl_in_common_spellings(tmp_path: Path) -> None:
             "category": "home",
         },
         {"title": "D", "sections": {"Part 1": ["a"], "Part 2": ["b"]}},
+        {"headline": "E", "steps": ["one"]},
     ]
     (tmp_path / "g.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    [a, b, c, d], problems = read(tmp_path / "g.jsonl", licence="CC BY 4.0")
+    [a, b, c, d, e], problems = read(tmp_path / "g.jsonl", licence="CC BY 4.0")
     assert problems.lines == []
     assert (a.id, a.steps, a.licence, a.source) == ("g-1", ("one", "two\nmore"), "CC BY 4.0", "g")
     assert (b.id, b.steps, b.warnings, b.tips) == ("7", ("one", "two"), ("hot",), ("t",))
     assert c.sections == (Section("M1", "first", ("one",)),)
     assert (c.link, c.licence, c.author, c.domain) == ("https://x.example", "CC0", "Jo", "home")
     assert [one.title for one in d.sections] == ["Part 1", "Part 2"]
+    assert (e.title, e.steps) == ("E", ("one",))
 
 
 def test_rows_of_wikihows_dumps_are_joined_by_article(tmp_path: Path) -> None:
@@ -294,7 +296,7 @@ def test_strict_stops_at_the_first_and_counts_are_of_all(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "text",
     [
-        "<ol><li>" * 300,
+        "<ol><li>x" * 3_000 + "</ol>" * 2_990,
         "</li></ol></p></blockquote></div>x",
         "<p class=warning>a<div class=tip>b</p>c</div>",
         '<script type="application/ld+json">{"@type":"HowTo","step":[[[]]]}</script>',
@@ -306,8 +308,9 @@ def test_strict_stops_at_the_first_and_counts_are_of_all(tmp_path: Path) -> None
     ],
 )
 def test_no_page_stops_the_reader(text: str) -> None:
-    html_page(text)
-    markdown_page(text)
+    for page in (html_page(text), markdown_page(text)):
+        size = sum(len(step) for section in page.sections for step in section.steps)
+        assert size <= 2 * len(text) + 40 * text.count("<li>")
 
 
 def test_every_passage_is_in_the_text_with_its_place(tmp_path: Path) -> None:
@@ -319,3 +322,18 @@ def test_every_passage_is_in_the_text_with_its_place(tmp_path: Path) -> None:
     assert places["text 1"] == "An intro with bold words."
     flat = " ".join(guide.text.split())
     assert all(" ".join(text.split()) in flat for text in places.values())
+
+
+def test_rows_of_parquet(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    rows = [
+        {"title": "A", "steps": ["x", "y"], "warnings": None, "id": float("nan")},
+        {"title": "B", "steps": [], "warnings": ["w"], "id": 2.0},
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "g.parquet")
+    [guide], problems = read(tmp_path)
+    assert (guide.id, guide.steps) == ("g-1", ("x", "y"))
+    assert problems.lines == [
+        "g.parquet row 2: has no steps, expected a list, numbered or not; left out"
+    ]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
+import random
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,6 +77,30 @@ def ids(data: bytes, folder: Path) -> tuple[list[int], list[str]]:
             row(1) + row(2)[:14], [1], ["line 4: the file ends too early"], id="cut in a row"
         ),
         pytest.param(
+            row(1) + row(2, b"half of a sen")[:32],
+            [1],
+            ["line 4: the file ends too early (unclosed token)"],
+            id="cut in an attribute",
+        ),
+        pytest.param(
+            row(1) + row(2, b"bell \x07") + row(3) + b"</posts>",
+            [1, 3],
+            ["line 4, column 26: control character 0x07, which XML does not allow"],
+            id="control character",
+        ),
+        pytest.param(
+            row(1) + row(2, b"bell &#7;") + row(3) + b"</posts>",
+            [1, 3],
+            ["line 4, column 26: reference to invalid character number"],
+            id="control character by number",
+        ),
+        pytest.param(
+            row(1) + row(2, b"zero \0") + row(3) + b"</posts>",
+            [1, 3],
+            ["line 4, column 26: control character 0x00, which XML does not allow"],
+            id="zero byte",
+        ),
+        pytest.param(
             row(1) + row(2), [1, 2], ["line 5: the file ends too early"], id="cut after a row"
         ),
         pytest.param(
@@ -98,32 +126,104 @@ def test_a_mistake_costs_its_row_and_no_other(
         assert part in line
 
 
+LAUGHS = (
+    b'<?xml version="1.0"?>\n<!DOCTYPE posts [<!ENTITY l0 "ha">'
+    + b"".join(b'<!ENTITY l%d "%s">' % (n, b"&l%d;" % (n - 1) * 10) for n in range(1, 10))
+    + b"]>\n<posts>\n"
+    + row(1, b"&l9;")
+    + b"</posts>"
+)
+
+
 @pytest.mark.parametrize(
-    ("data", "read", "says"),
+    ("data", "says"),
     [
-        (
+        pytest.param(b"", "is empty, expected XML", id="empty"),
+        pytest.param(
+            b"7z\xbc\xaf\x27\x1c and more", "is an archive, expected XML; unpack it first", id="7z"
+        ),
+        pytest.param(b"PK\3\4 and more", "is an archive, expected XML; unpack it first", id="zip"),
+        pytest.param(
+            b"\n<!doctype html>\n<title>404<br></title>",
+            "is a web page, expected a dump",
+            id="HTML",
+        ),
+        pytest.param(
             HEAD.replace(b"utf-8", b"klingon") + row(1) + b"</posts>",
-            [],
-            "unknown encoding: klingon",
+            "declares an unknown encoding: klingon",
+            id="encoding that nobody knows",
         ),
-        (b"7z\xbc\xaf\x27\x1c and more", [], "an archive, expected XML; unpack it first"),
-        (
+        pytest.param(
+            HEAD.replace(b"utf-8", b"gbk") + row(1) + b"</posts>",
+            "declares encoding 'gbk': multi-byte encodings are not supported; convert it to UTF-8",
+            id="encoding of several bytes",
+        ),
+        pytest.param(
             HEAD.replace(b"<posts>", b"<users>") + row(1) + b"</users>",
-            [1],
-            "<users>, expected <posts>",
+            "its outermost element is <users>, expected <posts>",
+            id="another file of the dump",
         ),
-        (b"", [], "line 1: the file ends too early"),
-        (
-            b'<!DOCTYPE posts [<!ENTITY a "b">]>\n<posts>\n' + row(1, b"&a;") + b"</posts>",
-            [1],
-            "document type declaration, which no dump has",
+        pytest.param(LAUGHS, "has a document type declaration", id="billion laughs"),
+        pytest.param(
+            b'<!DOCTYPE posts [<!ENTITY a SYSTEM "SECRET">]>\n<posts>\n'
+            + row(1, b"&a;")
+            + b"<row>&a;</row></posts>",
+            "has a document type declaration",
+            id="external entity",
+        ),
+        pytest.param(
+            b'<!DOCTYPE posts SYSTEM "SECRET">\n<posts>\n' + row(1, b"&a;") + b"</posts>",
+            "has a document type declaration",
+            id="external document type",
         ),
     ],
 )
-def test_what_is_no_dump_is_told(data: bytes, read: list[int], says: str, tmp_path: Path) -> None:
-    found, lines = ids(data, tmp_path)
-    assert found == read
-    assert says in " ".join(lines)
+def test_what_is_no_dump_is_told_and_not_read(data: bytes, says: str, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("<!ENTITY a 'read'>")
+    found, lines = ids(data.replace(b"SECRET", secret.as_uri().encode()), tmp_path)
+    assert found == []
+    [line] = lines
+    assert line.startswith(f"Posts.xml: {says}")
+    assert line.endswith("; the file was not read")
+
+
+def test_a_file_that_says_utf_16_and_is_not_is_told_and_read(tmp_path: Path) -> None:
+    data = HEAD.replace(b"utf-8", b"utf-16") + row(1) + row(2) + b"</posts>"
+    found, [line] = ids(data, tmp_path)
+    assert found == [1, 2]
+    assert "line 1, column 31: encoding specified in XML declaration is incorrect" in line
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_compressed_data_that_is_cut_or_damaged_is_told(pack: Any, tmp_path: Path) -> None:
+    words = random.Random(0)
+    data = HEAD + b"".join(row(n, words.randbytes(500).hex().encode()) for n in range(200))
+    whole = pack(data + b"</posts>")
+    found, [line] = ids(whole[: len(whole) // 2], tmp_path)
+    assert found == list(range(len(found)))
+    assert "its compressed data ends early or is damaged" in line
+    found, lines = ids(whole[:5000] + bytes(64) + whole[5064:], tmp_path)
+    assert len(found) < 200
+    assert "its compressed data ends early or is damaged" in lines[-1]
+
+
+def test_a_row_without_end_costs_no_memory_and_no_other_row(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(posts_xml, "LONGEST_ROW", 1 << 19)
+    long = b'  <row Id="2" Body="%s" />\n' % (b"open\n" * (20 << 18))  # 25 MiB, and as many lines
+    file = tmp_path / "Posts.xml"
+    file.write_bytes(HEAD + row(1) + long + row(3) + row(4, b" & ") + row(5) + b"</posts>")
+    told: list[str] = []
+    tracemalloc.start()
+    found = [int(r["Id"]) for _, r in xml_rows(file, told.append, root="posts")]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == [1, 3, 5]
+    assert told[0] == ("Posts.xml line 4: no row ends within 0.5 MiB; left out up to the next one")
+    assert told[1].startswith(f"Posts.xml line {4 + (20 << 18) + 2}, column 23: not well-formed")
+    assert peak < 2 << 20
 
 
 def test_other_encodings_that_are_declared_are_read(tmp_path: Path) -> None:
@@ -165,12 +265,14 @@ def test_all_forms_of_a_forum_hold_the_same_threads(tmp_path: Path) -> None:
     assert threads_of(parquet, tmp_path / "posts.parquet") == xml
 
 
-def test_many_temporary_files_change_nothing_but_the_order(
+def test_many_lots_in_many_blocks_change_nothing_but_the_order(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     plan = forum_plan(KINDS)
     one = threads_of(plan.write_posts_xml, tmp_path / "Posts.xml")
-    monkeypatch.setattr("xyreward.construct.thread_files.POSTS_PER_FILE", 2000)
+    monkeypatch.setattr("xyreward.construct.thread_files.POSTS_PER_LOT", 2000)
+    monkeypatch.setattr("xyreward.construct.thread_files.HELD", 5000)
+    monkeypatch.setattr("xyreward.construct.thread_files.BLOCK", 100)
     assert threads_of(plan.write_posts_xml, tmp_path / "Posts.xml") == one
 
 
@@ -227,10 +329,75 @@ def test_bad_lines_of_jsonl_are_told_with_their_line(tmp_path: Path) -> None:
     ]
 
 
+def test_jsonl_that_is_no_lines_of_text_costs_one_line_of_complaint(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    file = tmp_path / "threads.jsonl"
+    good = b'{"id": 1, "title": "t", "body": "b", "answers": []}\n'
+    for data, says in (
+        (good.decode().encode("utf-16"), "is UTF-16, convert it to UTF-8 first"),
+        (gzip.compress(good), "is gzip data, unpack it first"),
+        (b"", "holds no rows"),
+    ):
+        file.write_bytes(data)
+        problems = Problems()
+        assert list(read_threads(Source(file), problems)) == []
+        assert says in problems.lines[0]
+    monkeypatch.setattr("xyreward.construct.thread_files.LONGEST_LINE", 1000)
+    file.write_bytes(
+        b"\xef\xbb\xbf"
+        + good
+        + b'{"id": 2, "body": "%s"}\n' % (b"b" * 5000)
+        + good
+        + good.replace(b"1", b"1" * 500)
+        + good
+        + b"[" * 3000
+    )
+    problems = Problems()
+    assert len(list(read_threads(Source(file), problems))) == 3
+    assert problems.lines == [
+        "threads.jsonl line 2: is longer than 0.000953674 MiB; left out",
+        "threads.jsonl line 4: body.id has 500 characters, expected at most 200; left out",
+        "threads.jsonl line 6: is longer than 0.000953674 MiB; left out",
+    ]
+
+
+@pytest.mark.parametrize("data", [b"", b"<html><p>404</p></html>", b"PAR1 and no more PAR1"])
+def test_what_is_no_parquet_is_told(data: bytes, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "posts.parquet").write_bytes(data)
+    problems = Problems()
+    assert list(read_threads(Source(tmp_path / "posts.parquet", SITE), problems)) == []
+    assert "posts.parquet after row 0: cannot be read" in problems.lines[0]
+
+
+def test_a_number_of_many_digits_is_no_id(tmp_path: Path) -> None:
+    many = "9" * 5000
+    (tmp_path / "Posts.xml").write_text(
+        f'<posts><row Id="{many}" PostTypeId="1" Body="q" />\n'
+        f'<row Id="2" PostTypeId="1" Body="q" Score="-{many}" />\n'
+        '<row Id="\u0663" PostTypeId="1" Body="q" /><row Id="4" PostTypeId="1" Body="q" /></posts>',
+        encoding="utf-8",
+    )
+    problems = Problems()
+    [thread] = read_threads(Source(tmp_path / "Posts.xml", SITE), problems)
+    assert thread.id == "4"
+    assert [line[:32] for line in problems.lines] == [
+        "Posts.xml line 1: Id is '9999999",
+        "Posts.xml line 2: Score is '-999",
+        "Posts.xml line 3: Id is '\u0663', exp",
+    ]
+
+
 def test_a_dump_needs_its_site_and_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
     (tmp_path / "Posts.xml").write_text("<posts/>")
     with pytest.raises(ConfigError, match="give --site"):
         Source(tmp_path / "Posts.xml")
+    with pytest.raises(ConfigError, match=r"a folder; give the file in it, such as Posts.xml"):
+        Source(tmp_path, SITE)
+    (tmp_path / "cooking.7z").write_bytes(b"7z")
+    with pytest.raises(ConfigError, match=r"expected \.xml .* unpack it first"):
+        Source(tmp_path / "cooking.7z", SITE)
     (tmp_path / "Posts.txt").write_text("")
     with pytest.raises(ConfigError, match=r"expected \.xml"):
         Source(tmp_path / "Posts.txt")

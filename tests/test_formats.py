@@ -317,6 +317,23 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_full_disk_leaves_nothing_whichever_file_it_stops(tmp_path: Path) -> None:
+    import resource
+
+    formats = ["sft", "verl"]
+    whole = contents(written(tmp_path / "whole", formats=formats))
+    sizes = sorted({len(data) for data in whole.values()})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for size in sizes:  # each file in turn is the first that has no room
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, hard))
+            with pytest.raises(RunFolderError, match="out: cannot be written"):
+                written(tmp_path / "out", formats=formats)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["whole"]
+
+
 def test_without_the_train_extra_jsonl_alone_is_written(tmp_path: Path) -> None:
     code = """
 import sys

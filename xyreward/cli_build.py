@@ -36,6 +36,12 @@ def forum(
     licence: Annotated[
         str, typer.Option(help="Of posts that do not say, such as 'CC BY-SA 4.0'.")
     ] = "",
+    users: Annotated[
+        Path | None,
+        typer.Option(
+            help="Users.xml, for names of authors. [default: the one beside Posts.xml, if any]"
+        ),
+    ] = None,
     at_least: Annotated[
         float | None,
         typer.Option(help="Signs of another goal that a thread needs; 0 sends all. [default: 1]"),
@@ -43,6 +49,13 @@ def forum(
     sample: Annotated[
         float | None,
         typer.Option(help="Share of the others that is sent regardless. [default: 0.05]"),
+    ] = None,
+    embedding: Annotated[
+        float | None,
+        typer.Option(
+            help="Cosine distance of question and first answer that is a sign, too, by the local judge's "
+            "encoder. Slow. [default: not looked at]"
+        ),
     ] = None,
     max_threads: Annotated[
         int | None, typer.Option(help="Threads that are sent at most. [default: all]")
@@ -70,7 +83,7 @@ def forum(
 
     options = _billed(out, options)
     gates, judge, second = _gates(gating, options, dry_run=dry_run)
-    look = {"at_least": at_least, "sample": sample, "seed": seed}
+    look = {"at_least": at_least, "sample": sample, "seed": seed, "embedding": embedding}
     settings = ForumSettings(
         prefilter=PreFilter(**{k: v for k, v in look.items() if v is not None}),  # type: ignore[arg-type]
         max_threads=max_threads,
@@ -80,9 +93,13 @@ def forum(
     if controls is not None:
         settings = dataclasses.replace(settings, controls=controls)
     asker = load_asker(model, **options)
-    job = ForumJob(Source(source, site, licence), asker, settings, judge=judge, second=second)
+    job = ForumJob(
+        Source(source, site, licence, users), asker, settings, judge=judge, second=second
+    )
     with nothing_sent(dry_run):
         job.check()
+    if users is None and (beside := job.source.users_file) is not None:
+        cli._say(f"names of authors: from {beside.name}, which lies beside {source.name}")
     if dry_run:
         funnel, bills = job.estimate()
         cli._say(funnel.to_markdown())

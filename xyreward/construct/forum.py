@@ -9,7 +9,6 @@ Not here: which threads are asked about (`prefilter.py`), in what order it all h
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -90,10 +89,9 @@ def readable(thread: Thread) -> Thread:
     """The thread as text, and without personal data: as models see it, and as quotes are compared."""
 
     def post(one: Post) -> Post:
-        return dataclasses.replace(one, html=mask(one.text)[0], is_html=False)
+        return one._replace(html=mask(one.text)[0], is_html=False)
 
-    return dataclasses.replace(
-        thread,
+    return thread._replace(
         title=mask(thread.title)[0],
         question=post(thread.question),
         answers=tuple(map(post, thread.answers)),

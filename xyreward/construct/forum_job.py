@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from xyreward.construct.authors import with_authors
 from xyreward.construct.card import card
 from xyreward.construct.forum import (
     Notes,
@@ -173,7 +174,9 @@ class ForumJob:
             offsets = self._look(spool, funnel, problems, counts)
             recall, rows = self._extracted(spool, offsets, funnel, begin)
         rows, gates = self.gates.run(rows, funnel, begin)
+        source = self.source
         items = tuple(one.value for one in rows)
+        items = with_authors(items, source.site, source.users_file, problems.tell)
         return Built(items, funnel, recall, problems, counts, gates)
 
     def _extracted(
@@ -210,11 +213,16 @@ class ForumJob:
         unseen: Counter[str] = Counter()
         sent: Counter[str] = Counter()
         offsets: list[tuple[float, int, str]] = []
-        for thread in read_threads(self.source, problems, counts=counts):
-            if why := usable(thread):
-                unusable[why] += 1
-                continue
-            match self.settings.prefilter.look(thread):
+
+        def usable_threads() -> Iterator[Thread]:
+            for thread in read_threads(self.source, problems, counts=counts):
+                if why := usable(thread):
+                    unusable[why] += 1
+                else:
+                    yield thread
+
+        for thread, decision in self.settings.prefilter.looks(usable_threads()):
+            match decision:
                 case Dropped(reason):
                     unseen[reason] += 1
                 case Kept(_, how):

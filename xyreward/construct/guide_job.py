@@ -41,7 +41,7 @@ from xyreward.construct.job import (
     write_folder,
 )
 from xyreward.construct.prefilter import draw
-from xyreward.construct.stages import Dropped, Failed, Funnel, Kept, Stage, values
+from xyreward.construct.stages import Dropped, Failed, Funnel, Kept, Provenance, Stage, values
 from xyreward.construct.thread_files import Problems
 from xyreward.errors import ConfigError
 from xyreward.items import Item, ItemKind
@@ -192,11 +192,11 @@ class GuideJob:
             "literal answer": "as if all {n:,} questions that are not refined yet came through it",
         }
         once = without_duplicates([Kept(draft) for draft in through], lambda draft: draft.query)
-        n = guesses["gates"]
+        unseen = guesses["gates"]
         gates = self.gates.estimate(
             [to_item(draft) for draft in values(once)],
-            at_most=f"as if all {n:,} questions that nobody looked at yet became items"
-            if n
+            at_most=f"as if all {unseen:,} questions that nobody looked at yet became items"
+            if unseen
             else "",
         )
         own = [
@@ -242,12 +242,15 @@ class GuideJob:
                 written += writing().run(lot, self.asker, on_reply=tick)
         funnel.add("writing", written)
         drafts = [
-            _from(draft, one) for one in written if isinstance(one, Kept) for draft in one.value
+            _from(draft, one.provenance)
+            for one in written
+            if isinstance(one, Kept)
+            for draft in one.value
         ]
         funnel.spread("questions", Counter(_KINDS[draft.kind] for draft in drafts))
         refined = self._asked(refining(), drafts, begin)
         funnel.add("refining", refined)
-        drafts = [_from(one.value, one) for one in refined if isinstance(one, Kept)]
+        drafts = [_from(one.value, one.provenance) for one in refined if isinstance(one, Kept)]
         looked = self._asked(literal_answer(), [d for d in drafts if d.kind == "xy"], begin)
         rest = iter(looked)
         outcomes: list[Kept[Draft] | Dropped | Failed] = [
@@ -255,7 +258,7 @@ class GuideJob:
             for draft in drafts
         ]
         funnel.add("literal answer", outcomes)
-        return [_from(one.value, one) for one in outcomes if isinstance(one, Kept)]
+        return [_from(one.value, one.provenance) for one in outcomes if isinstance(one, Kept)]
 
     def _asked(
         self, stage: Stage[R, T], rows: Sequence[R], begin: Begin
@@ -298,11 +301,9 @@ class GuideJob:
 _KINDS = {"xy": "with a hidden goal", "control": "controls"}
 
 
-def _from(draft: Draft, one: Kept[object]) -> Draft:
+def _from(draft: Draft, source: Provenance | None) -> Draft:
     """The draft, and where what was said of it last comes from."""
-    if one.provenance is None:
-        return draft
-    return replace(draft, provenance=(*draft.provenance, one.provenance))
+    return replace(draft, provenance=(*draft.provenance, source)) if source else draft
 
 
 def _stand_ins(task: Task) -> list[Draft]:

@@ -152,6 +152,10 @@ class _Block:
     level: int = 0
 
 
+DEEPEST_LIST = 20
+"""Lists inside each other; deeper ones count as part of that one. Each level indents, so that a hostile page
+would grow with its square."""
+
 _ENDS_BLOCK = frozenset(
     [
         *(
@@ -246,6 +250,8 @@ class _Reader(HTMLParser):
         if self._in_entry and not (tag == "li" and len(self._lists) == 1):
             if tag in ("ul", "ol"):
                 self._lists.append(tag)
+                if len(self._lists) > DEEPEST_LIST:
+                    return
             self._raw.append(self.get_starttag_text() or "")
             return
         if tag in ("h1", "h2", "h3", "h4", "h5", "h6"):
@@ -276,6 +282,8 @@ class _Reader(HTMLParser):
         if self._in_entry and len(self._lists) > 1:
             if tag in ("ul", "ol"):
                 self._lists.pop()
+                if len(self._lists) >= DEEPEST_LIST:
+                    return
             self._raw.append(f"</{tag}>")
         elif tag in ("ul", "ol"):
             self.end()

@@ -15,10 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from xyreward.config import parse_yaml
-from xyreward.construct import thread_files
 from xyreward.construct.guide_pages import Page, Section, html_page, markdown_page
 from xyreward.construct.html_text import html_text
-from xyreward.construct.thread_files import Problems
+from xyreward.construct.thread_files import (
+    Problems,
+    as_text,
+    jsonl_rows,
+    known_fields,
+    looks_like_html,
+    parquet_rows,
+)
 from xyreward.errors import ConfigError
 from xyreward.words import whole
 
@@ -212,7 +218,7 @@ def _front(text: str, place: str, problems: Problems) -> dict[str, Any]:
         problems.tell(f"{error}; the guide is read without it")
         return {}
     known = {name: _COLUMNS[name] for name in (*_FACTS, "id", "title")}
-    return thread_files._fields(data, known) if isinstance(data, Mapping) else {}
+    return known_fields(data, known) if isinstance(data, Mapping) else {}
 
 
 _FACTS = ("author", "licence", "link", "domain")
@@ -256,7 +262,7 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     ),
     "author": ("author", "authors", "by", "creator"),
     "licence": ("licence", "license", "contentlicense", "rights"),
-    "link": ("link", "url", "href", "canonicalurl", "source"),
+    "link": ("link", "url", "href", "canonicalurl"),
     "domain": ("domain", "category", "topic"),
 }
 """Ours -> names in files, without case, `_` and `-`; the first that is there is taken."""
@@ -271,16 +277,17 @@ def _rows(
     path: Path, place: str, problems: Problems, counts: Counter[str]
 ) -> Iterator[tuple[str, Guide]]:
     kind = KINDS[path.suffix.lower()]
-    read = thread_files._jsonl if kind == "jsonl" else thread_files._parquet
+    read = jsonl_rows if kind == "jsonl" else parquet_rows
     empty, told = True, problems.count
     held: list[tuple[str, str, Guide]] = []
-    for where, row in read(path, problems):
+    for number, row in read(path, problems):
         empty = False
         counts[kind] += 1
-        fields = thread_files._fields(row, _COLUMNS)
-        at = where.removeprefix(path.name)
-        guide = _row_guide(fields, f"{path.stem}-{at.split()[-1]}")
-        where = place + at
+        fields = known_fields(row, _COLUMNS)
+        if "headline" in fields and fields.keys() & {"steps", "sections"}:
+            fields.setdefault("title", fields.pop("headline"))  # as newspapers have it
+        guide = _row_guide(fields, f"{path.stem}-{number}")
+        where = f"{place} {'line' if kind == 'jsonl' else 'row'} {number}"
         if "headline" not in fields or "id" in fields:
             yield from _joined(held)
             held = []
@@ -356,7 +363,7 @@ def _sections(value: Any) -> Iterator[Section]:
             if text := _words(one):
                 yield Section("", text)
             continue
-        fields = thread_files._fields(one, _STEP)
+        fields = known_fields(one, _STEP)
         section = Section(
             " ".join(_words(fields.get("head")).split()),
             _words(fields.get("text")),
@@ -380,7 +387,7 @@ def _steps(value: Any) -> tuple[str, ...]:
 def _step(value: Any) -> str:
     if not isinstance(value, Mapping):
         return _words(value)
-    fields = thread_files._fields(value, _STEP)
+    fields = known_fields(value, _STEP)
     head, text = _words(fields.get("head")), _words(fields.get("text"))
     below = [f"- {one}" for one in _steps(fields.get("steps"))]
     texts = [text] if text.startswith(head) else [head, text]
@@ -393,5 +400,5 @@ def _words(value: Any) -> str:
         return ", ".join(filter(None, map(_words, value)))
     if isinstance(value, Mapping):
         return _words(value.get("name") or value.get("text") or "")
-    text = thread_files._as_text(value).strip()
-    return html_text(text) if thread_files._is_html(text) else text
+    text = as_text(value).strip()
+    return html_text(text) if looks_like_html(text) else text

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from scipy import stats
 
@@ -25,6 +26,21 @@ _TAG = re.compile(r"<[^>]{0,400}>")
 _WORD = re.compile(r"[^\W\d_]{3,}")
 
 MARKS: Mapping[str, tuple[float, str]] = {
+    "instead": (
+        1.0,
+        r"\binstead\b|\brather than\b|\bbetter (?:to|way|off|idea|approach)\b|\bnot the \w+ (?:but|it'?s)|"
+        r"\bleave (?:the|it|your|that)\b|\bforget (?:the|about)\b|\bskip (?:the|it)\b|\bstop \w+ing\b",
+    ),
+    "then_it_is": (
+        1.0,
+        r"\b(?:so|then|which means|that means|sounds like|points? (?:to|at))\b[^.!?\n]{0,80}"
+        r"\b(?:is|are|isn'?t|it'?s|not|comes? from|sits?|already)\b|\bit'?s (?:not|the|your)\b|\bactually\b",
+    ),
+    "advises_against": (
+        1.0,
+        r"\b(?:should not|shouldn'?t|wouldn'?t|would not|do not|don'?t|never|please don'?t|avoid|bad idea|"
+        r"anti-?pattern|i'?d advise against|discouraged|dangerous|mistake)\b",
+    ),
     "xy": (3.0, r"\bxy[- ]problem|\ba/?b problem\b"),
     "asks_why": (
         2.0,
@@ -50,23 +66,9 @@ MARKS: Mapping[str, tuple[float, str]] = {
         r"\b(?:real|actual|underlying|root|true) (?:problem|issue|cause|question|reason)|"
         r"\bwrong (?:place|tool|end|question|problem|approach|way|layer|level)|\bfor another reason",
     ),
-    "instead": (
-        1.0,
-        r"\binstead\b|\brather than\b|\bbetter (?:to|way|off|idea|approach)\b|\bnot the \w+ (?:but|it'?s)|"
-        r"\bleave (?:the|it|your|that)\b|\bforget (?:the|about)\b|\bskip (?:the|it)\b|\bstop \w+ing\b",
-    ),
-    "then_it_is": (
-        1.0,
-        r"\b(?:so|then|which means|that means|sounds like|points? (?:to|at))\b[^.!?\n]{0,80}"
-        r"\b(?:is|are|isn'?t|it'?s|not|comes? from|sits?|already)\b|\bit'?s (?:not|the|your)\b|\bactually\b",
-    ),
-    "advises_against": (
-        1.0,
-        r"\b(?:should not|shouldn'?t|wouldn'?t|would not|do not|don'?t|never|please don'?t|avoid|bad idea|"
-        r"anti-?pattern|i'?d advise against|discouraged|dangerous|mistake)\b",
-    ),
 }
-"""Mark -> (weight, pattern), looked for in the answers; each counts once per thread."""
+"""Mark -> (weight, pattern), looked for in the answers; each counts once per thread. The most frequent come
+first: a look ends as soon as there are signs enough."""
 
 _MARKS = {name: (weight, re.compile(pattern)) for name, (weight, pattern) in MARKS.items()}
 
@@ -87,16 +89,59 @@ class PreFilter:
     """Share of the others that is sent regardless, in [0, 1]: what recall is estimated from."""
     seed: int = 0
     """Of that sample, which is drawn by a hash of the thread's id."""
+    embedding: float | None = None
+    """Cosine distance of question and first answer, in [0, 2]: a larger one is a sign of weight 1. None: not
+    looked at, as it costs some 800 times the rest of the look, and on the bundled items tells nothing."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.at_least < math.inf):
             raise ConfigError(f"prefilter.at_least is {self.at_least!r}, expected a number >= 0")
         if not (0 <= self.sample <= 1):
             raise ConfigError(f"prefilter.sample is {self.sample!r}, expected a share in [0, 1]")
+        if self.embedding is not None and not (0 <= self.embedding <= 2):
+            raise ConfigError(
+                f"prefilter.embedding is {self.embedding!r}, expected a cosine distance in [0, 2]"
+            )
 
-    def look(self, thread: Thread) -> Kept[Thread] | Dropped:
-        """Whether to send the thread: kept as `signs` or as `sample`, or dropped."""
-        if sum(signs(thread).values()) >= self.at_least:
+    def looks(self, threads: Iterable[Thread]) -> Iterator[tuple[Thread, Kept[Thread] | Dropped]]:
+        """Look at one thread after the other; in lots where texts are embedded.
+
+        Raises:
+            MissingDependency: `embedding`, and its model is not installed.
+        """
+        if self.embedding is None:
+            yield from ((thread, self.look(thread)) for thread in threads)
+            return
+        from xyreward.judges.encoder import Encoder
+
+        encoder, them = Encoder(), iter(threads)
+        while lot := list(islice(them, LOT)):
+            # Only where the outcome hangs on it.
+            asked = [
+                thread
+                for thread in lot
+                if thread.answers
+                and _add_up(thread, self.at_least - EMBEDDING_WEIGHT)
+                and not _add_up(thread, self.at_least)
+            ]
+            questions = encoder.encode([thread.query for thread in asked])
+            answers = encoder.encode([thread.answers[0].text for thread in asked])
+            distances = 1 - (questions * answers).sum(axis=1)
+            far = {
+                thread.id
+                for thread, distance in zip(asked, distances, strict=True)
+                if distance > self.embedding
+            }
+            yield from ((thread, self.look(thread, far=thread.id in far)) for thread in lot)
+
+    def look(self, thread: Thread, *, far: bool = False) -> Kept[Thread] | Dropped:
+        """Whether to send the thread: kept as `signs` or as `sample`, or dropped.
+
+        Args:
+            thread: what is looked at.
+            far: whether question and answer were found to lie `embedding` apart.
+        """
+        if _add_up(thread, self.at_least - EMBEDDING_WEIGHT * far):
             return Kept(thread, "signs")
         if draw(f"{self.seed} {thread.source} {thread.id}") < self.sample:
             return Kept(thread, "sample")
@@ -105,22 +150,36 @@ class PreFilter:
 
 def signs(thread: Thread) -> dict[str, float]:
     """The signs of a thread and their weights: `MARKS`, `distance`, `second_opinion`. Empty: none."""
-    found: dict[str, float] = {}
-    texts = [_bare(post) for post in thread.answers]
-    for name, (weight, pattern) in _MARKS.items():
-        if any(pattern.search(text) for text in texts):
-            found[name] = weight
-    if texts and distance(f"{thread.title} {_bare(thread.question)}", texts[0]) > FAR:
-        found["distance"] = 1.0
+    return dict(_signs(thread))
+
+
+def _add_up(thread: Thread, at_least: float) -> bool:
+    """Whether the signs' weights do. The first ones settle it: each further one takes time to look for."""
+    total = 0.0
+    return at_least <= 0 or any((total := total + w) >= at_least for _, w in _signs(thread))
+
+
+def _signs(thread: Thread) -> Iterator[tuple[str, float]]:
     if thread.accepted is not None:
         accepted = thread.answer(thread.accepted)
         others = [p.score for p in thread.answers if p.id != thread.accepted]
         # Others than the person who asked find that it is about something else.
         if accepted is not None and others and max(others) > 2 * max(accepted.score, 1):
-            found["second_opinion"] = 1.0
-    return found
+            yield "second_opinion", 1.0
+    if not thread.answers:
+        return
+    texts = [_bare(post) for post in thread.answers]
+    together = "\n".join(texts)  # no mark goes over the end of a line
+    for name, (weight, pattern) in _MARKS.items():
+        if pattern.search(together):
+            yield name, weight
+    if distance(f"{thread.title} {_bare(thread.question)}", texts[0]) > FAR:
+        yield "distance", 1.0
 
 
+EMBEDDING_WEIGHT = 1.0
+LOT = 256
+"""Threads whose texts are embedded together."""
 FAR = 0.85
 """Distance from which an answer speaks of other things than its question."""
 

@@ -1,10 +1,10 @@
 """Files of a forum to threads: dumps of posts (XML, Parquet, JSONL), and JSONL or Parquet of whole threads.
 
-    Posts.xml -> rows -> files by thread, on disk -> threads
+    Posts.xml -> rows -> lots of whole threads, on disk -> threads
 
-A dump has an answer far from its question, so its posts are first written into temporary files, each of
-which holds whole threads and fits into memory. That takes about the dump's size on disk. Threads come in an
-order that depends on nothing but the dump.
+A dump has an answer far from its question, so its posts are first sorted into lots on disk, each of which
+holds whole threads and fits into memory. That takes less than the dump's size. Threads come in an order that
+depends on nothing but the dump.
 
 Rows that cannot be used are told with place and reason and left out. Not here: the XML itself
 (`posts_xml.py`), which threads are of interest (`prefilter.py`).
@@ -14,24 +14,33 @@ from __future__ import annotations
 
 import marshal
 import math
+import re
 import shutil
 import tempfile
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from xyreward.construct.authors import user_rows
 from xyreward.construct.posts_xml import xml_rows
 from xyreward.construct.threads import Post, Thread, chosen_answers
 from xyreward.errors import ConfigError, DataError, MissingDependency
 from xyreward.strict_json import parse_json
+from xyreward.tables import packed
 
-POSTS_PER_FILE = 32 << 20
-"""Bytes of a dump whose posts share a temporary file; as objects they take about four times that."""
-MAX_FILES = 256
-"""Open at a time; a dump beyond 8 GiB has larger files."""
+POSTS_PER_LOT = 16 << 20
+"""Bytes of a dump whose threads are in memory together; as objects they take about twice that."""
+HELD = 4 << 20
+"""Characters of posts that wait to be written: few, so that they stay in the processor's cache."""
+BLOCK = 16 << 10
+"""Characters of a lot that are written together; with very many lots, more of them wait than `HELD`."""
+LONGEST_LINE = 16 << 20
+"""Bytes of a line of JSONL: a file that is one line of JSON would else be in memory as a whole."""
+LONGEST_ID = 200
+"""Characters."""
 SHOWN = 1000
 """Problems that are kept word by word; the others are counted."""
 
@@ -71,8 +80,12 @@ class Source:
     """Host of the forum, `stackoverflow.com`: dumps do not name it, and licences want a link."""
     licence: str = ""
     """Of posts that do not bring theirs."""
+    users: Path | None = None
+    """`Users.xml` of the dump, for names of authors. None: `users_file` is looked for."""
 
     def __post_init__(self) -> None:
+        if self.path.is_dir():
+            raise ConfigError(f"{self.path}: a folder; give the file in it, such as Posts.xml")
         if not self.path.is_file():
             raise ConfigError(
                 f"{self.path}: no such file; expected Posts.xml, or .parquet or .jsonl of posts or threads"
@@ -80,12 +93,40 @@ class Source:
         if self.kind == "other":
             raise ConfigError(
                 f"{self.path.name}: expected .xml (also .xml.gz, .xml.bz2, .xml.xz), .parquet or .jsonl"
+                + (
+                    "; unpack it first (7z x)"
+                    if self.path.suffix.lower() in (".7z", ".zip")
+                    else ""
+                )
             )
         if self.kind == "xml" and not self.site:
             raise ConfigError(
                 f"{self.path.name}: a dump does not say which forum it is of, and licences want a link to "
                 "each post; give --site, such as --site stackoverflow.com"
             )
+        if self.users is not None:
+            self._check_users(self.users)
+
+    def _check_users(self, users: Path) -> None:
+        if not users.is_file():
+            raise ConfigError(f"{users}: no such file; expected Users.xml of the same dump")
+        if not self.site:
+            raise ConfigError(
+                f"{users.name}: names of authors go with posts of a dump; give --site, or leave --users out"
+            )
+        told: list[str] = []
+        if next(user_rows(users, told.append), None) is None:
+            why = told[0] if told else f"{users.name}: holds no users"
+            raise ConfigError(f"{why}; expected Users.xml of the same dump")
+
+    @property
+    def users_file(self) -> Path | None:
+        """`users`, or the `Users.xml` beside a `Posts.xml` (or either packed); None where there is none."""
+        if self.users is not None or not self.path.name.lower().startswith("posts.xml"):
+            return self.users
+        names = {f"users.xml{end}": n for n, end in enumerate(("", ".gz", ".bz2", ".xz"))}
+        found = [one for one in self.path.parent.iterdir() if one.name.lower() in names]
+        return min(found, key=lambda one: names[one.name.lower()], default=None)
 
     @property
     def kind(self) -> str:
@@ -101,6 +142,10 @@ class Source:
     def name(self) -> str:
         """As items have it in `source`."""
         return self.site or self.path.stem
+
+    def place(self, number: int) -> str:
+        """Where a row is: `Posts.xml line 12`."""
+        return f"{self.path.name} {'row' if self.kind == 'parquet' else 'line'} {number}"
 
 
 @dataclass
@@ -131,14 +176,16 @@ def read_threads(
         OSError: no room on the disk, or the file cannot be read.
     """
     counts = counts or ReadCounts()
+    if problems.strict and source.users_file is not None:
+        # Names are looked up after the model has been paid; what is wrong is wanted before.
+        for _ in user_rows(source.users_file, problems.tell):
+            pass
     if source.kind == "xml":
-        rows: Iterator[tuple[str, Mapping[str, Any]]] = (
-            (f"{source.path.name} line {line}", row)
-            for line, row in xml_rows(source.path, problems.tell, root="posts")
-        )
+        rows: Iterator[tuple[int, Mapping[str, Any]]]
+        rows = xml_rows(source.path, problems.tell, root="posts")
         yield from _from_posts(rows, source, problems, counts, work)
         return
-    rows = (_jsonl if source.kind == "jsonl" else _parquet)(source.path, problems)
+    rows = (jsonl_rows if source.kind == "jsonl" else parquet_rows)(source.path, problems)
     first = next(rows, None)
     if first is None:
         problems.tell(f"{source.path.name}: holds no rows")
@@ -146,9 +193,9 @@ def read_threads(
     names = {_plain(name) for name in first[1]}
     rows = _chain(first, rows)
     if "answers" in names:
-        for where, row in rows:
+        for number, row in rows:
             counts.rows["thread"] += 1
-            thread = _thread(where, row, source, problems)
+            thread = _thread(source.place(number), row, source, problems)
             if thread is not None:
                 yield thread
     elif {"posttypeid", "parentid"} & names:
@@ -195,8 +242,23 @@ _COLUMNS = {
 """Names as Parquet and JSONL forms have them, without case and underscores, to those of Posts.xml."""
 
 
+_OF_ANSWERS = (
+    "Id",
+    "ParentId",
+    "Score",
+    "Body",
+    "CreationDate",
+    "OwnerUserId",
+    "OwnerDisplayName",
+    "ContentLicense",
+)
+"""What is kept of an answer."""
+_OF_QUESTIONS = ("Id", "Title", *_OF_ANSWERS[2:], "Tags", "AcceptedAnswerId", "ClosedDate")
+"""What is kept of a question, and then its place."""
+
+
 def _from_posts(
-    rows: Iterator[tuple[str, Mapping[str, Any]]],
+    rows: Iterator[tuple[int, Mapping[str, Any]]],
     source: Source,
     problems: Problems,
     counts: ReadCounts,
@@ -205,127 +267,195 @@ def _from_posts(
     size = source.path.stat().st_size
     if source.path.suffix.lower() in (".gz", ".bz2", ".xz", ".parquet"):
         size *= 8  # compressed
-    n = max(1, min(MAX_FILES, -(-size // POSTS_PER_FILE)))
-    with tempfile.TemporaryDirectory(dir=work, prefix="xyreward-build-") as folder:
+    with tempfile.TemporaryFile(dir=work, prefix="xyreward-build-") as file:
+        folder = work or Path(tempfile.gettempdir())
         free = shutil.disk_usage(folder).free
         if free < size:
             raise OSError(
                 f"{folder}: {free / 1e9:.1f} GB are free, and sorting {source.path.name} takes about "
                 f"{size / 1e9:.1f} GB; set TMPDIR to a folder with more room"
             )
-        with ExitStack() as stack:
-            files: list[IO[bytes]] = [
-                stack.enter_context(Path(folder, f"{i:03d}").open("w+b")) for i in range(n)
-            ]
-            _sort(rows, files, source, problems, counts)
-            for file in files:
-                yield from _threads_of(file, source, problems, counts)
-                file.truncate(0)
+        lots = _Lots(file, -(-size // POSTS_PER_LOT))
+        _sort(rows, lots, source, problems, counts)
+        for questions, answers in lots.read():
+            yield from _threads_of(questions, answers, source, problems, counts)
+
+
+class _Lots:
+    """Posts by the number of their thread, in lots of whole threads; on disk in blocks, each of one lot.
+
+    Posts lie side by side in plain lists of texts. A tuple of each would keep the garbage collector busy, and
+    written one by one they would take marshal several times as long to read.
+    """
+
+    def __init__(self, file: IO[bytes], n: int) -> None:
+        self.n = max(n, 1)
+        self.questions: list[list[Any]] = [[] for _ in range(self.n)]
+        self.answers: list[list[Any]] = [[] for _ in range(self.n)]
+        self._file = file
+        self._blocks = [array("q") for _ in range(self.n)]
+        """Of each lot: where a block begins in the file, its length, and so on."""
+
+    def write(self) -> None:
+        """Bring what is held to the disk."""
+        for questions, answers, blocks in zip(
+            self.questions, self.answers, self._blocks, strict=True
+        ):
+            if questions or answers:
+                data = marshal.dumps((questions, answers))
+                blocks.extend((self._file.tell(), len(data)))
+                self._file.write(data)
+                questions.clear()
+                answers.clear()
+
+    def read(self) -> Iterator[tuple[list[Any], list[Any]]]:
+        """Each lot's questions and answers, in the order in which they were added."""
+        self.write()
+        for blocks in self._blocks:
+            questions: list[Any] = []
+            answers: list[Any] = []
+            for at, length in zip(blocks[::2], blocks[1::2], strict=True):
+                self._file.seek(at)
+                more = marshal.loads(self._file.read(length))  # noqa: S302  # written by this process
+                questions += more[0]
+                answers += more[1]
+            yield questions, answers
 
 
 def _sort(
-    rows: Iterator[tuple[str, Mapping[str, Any]]],
-    files: list[IO[bytes]],
+    rows: Iterator[tuple[int, Mapping[str, Any]]],
+    lots: _Lots,
     source: Source,
     problems: Problems,
     counts: ReadCounts,
 ) -> None:
-    """Write the posts of questions and answers into the file of their thread."""
-    n = len(files)
-    dump = marshal.dump
+    """Sort the posts of questions and answers into lots."""
+    n, of_questions, of_answers = lots.n, lots.questions, lots.answers
     plain = source.kind != "xml"
-    for where, row in rows:
-        if plain:
-            row = {_COLUMNS.get(_plain(name), name): _as_text(v) for name, v in row.items()}
-        kind = row.get("PostTypeId")
-        if kind is None and plain:
-            kind = "2" if row.get("ParentId") else "1"
-        if kind == "1":
-            counts.rows["question"] += 1
-            thread = row.get("Id", "")
-        elif kind == "2":
-            counts.rows["answer"] += 1
-            thread = row.get("ParentId", "")
-        elif kind is None:
-            problems.tell(
-                f"{where}: has no PostTypeId, expected 1 (question), 2 (answer), ...; left out"
-            )
-            continue
-        else:
-            counts.rows["other"] += 1
-            continue
-        wrong = _wrong(row, kind)
-        if wrong:
-            problems.tell(f"{where}: {wrong}; left out")
-            continue
-        dump((where, kind, dict(row)), files[_spread(int(thread)) * n >> 32])
+    held = max(HELD, n * BLOCK)
+    characters = questions = answers = others = 0
+    try:
+        for place, row in rows:
+            if plain:
+                row = {_COLUMNS.get(_plain(name), name): as_text(v) for name, v in row.items()}
+            get = row.get
+            kind = get("PostTypeId")
+            if kind is None and plain:
+                kind = "2" if get("ParentId") else "1"
+            if kind == "2":
+                answers += 1
+                name, thread = get("Id"), get("ParentId")
+            elif kind == "1":
+                questions += 1
+                name = thread = get("Id")
+            elif kind is None:
+                problems.tell(
+                    f"{source.place(place)}: has no PostTypeId, expected 1 (question), 2 (answer), ...; "
+                    "left out"
+                )
+                continue
+            else:
+                others += 1
+                continue
+            body = get("Body")
+            if not body or not _NUMBERS.fullmatch(f"{name} {thread} {get('Score')}"):
+                problems.tell(f"{source.place(place)}: {_wrong(row, kind)}; left out")
+                continue
+            # Not the number itself: ids may all be multiples of ten. Knuth's multiplicative hash.
+            lot = (int(thread) * 2654435761 & 0xFFFFFFFF) * n >> 32
+            if kind == "2":
+                of_answers[lot] += map(get, _OF_ANSWERS)
+            else:
+                of_questions[lot] += (*map(get, _OF_QUESTIONS), place)
+            characters += len(body)
+            if characters > held:
+                lots.write()
+                characters = 0
+    finally:
+        counts.rows.update({"question": questions, "answer": answers})
+        if others:
+            counts.rows["other"] += others
 
 
-def _spread(number: int) -> int:
-    """A number below 2^32 that looks drawn: ids may all be multiples of ten (Knuth's multiplicative hash)."""
-    return number * 2654435761 & 0xFFFFFFFF
+_NUMBERS = re.compile(r"[0-9]{1,18} [0-9]{1,18} (?:-?[0-9]{1,18}|None)")
 
 
-def _wrong(row: Mapping[str, Any], kind: str) -> str | None:
+def _wrong(row: Mapping[str, Any], kind: str) -> str:
     for name in ("Id", "ParentId") if kind == "2" else ("Id",):
         value = row.get(name) or ""
-        if not (value.isascii() and value.isdigit()):
+        if not re.fullmatch("[0-9]{1,18}", value):
             return f"{name} is {value!r:.40}, expected a number"
     score = row.get("Score", "0")
-    if not score.removeprefix("-").isdigit() or not score.isascii():
+    if not re.fullmatch("-?[0-9]{1,18}", score):
         return f"Score is {score!r:.40}, expected a whole number"
-    if not row.get("Body"):
-        return "has no Body"
-    return None
+    return "has no Body"
 
 
 def _threads_of(
-    file: IO[bytes], source: Source, problems: Problems, counts: ReadCounts
+    of_questions: list[Any],
+    of_answers: list[Any],
+    source: Source,
+    problems: Problems,
+    counts: ReadCounts,
 ) -> Iterator[Thread]:
-    """The threads of one temporary file, by the number of their question."""
-    questions: dict[int, dict[str, str]] = {}
-    answers: dict[int, list[Post]] = {}
-    file.seek(0)
-    while True:
-        try:
-            where, kind, row = marshal.load(file)  # noqa: S302  # written by this process
-        except EOFError:
-            break
-        if kind == "2":
-            answers.setdefault(int(row["ParentId"]), []).append(_post(row, source, "a"))
-        elif int(row["Id"]) in questions:
-            problems.tell(f"{where}: question {row['Id']} is there twice; the first one was taken")
-        else:
-            questions[int(row["Id"])] = row
-    for number in sorted(questions):
-        row = questions[number]
-        found = {post.id: post for post in reversed(answers.pop(number, []))}
-        accepted = row.get("AcceptedAnswerId")
-        yield Thread(
-            question=_post(row, source, "q"),
-            title=row.get("Title", ""),
-            tags=_tags(row.get("Tags", "")),
-            accepted=accepted if accepted in found else None,
-            answers=chosen_answers(found.values(), accepted),
-            answer_count=len(found),
-            source=source.name,
-            meta=(("closed", row["ClosedDate"]),) if row.get("ClosedDate") else (),
+    """The threads of a lot, by the number of their question."""
+    question, answer = len(_OF_QUESTIONS) + 1, len(_OF_ANSWERS)
+    numbers, order = _ordered(of_questions[::question])
+    parents, order_of_answers = _ordered(of_answers[1::answer])
+    site, licence, forum = source.site, source.licence, source.name
+
+    def post(row: list[Any], kind: str) -> Post:
+        name, _, score, html, date, user, author, licensed = row
+        date = date or ""
+        return Post(
+            name,
+            html,
+            int(score or 0),
+            author or "",
+            user or "",
+            licensed or licence or _licence_by_date(date, site),
+            f"https://{site}/{kind}/{name}",
+            date,
         )
-    counts.rows["orphan"] += sum(map(len, answers.values()))
+
+    orphans = at = 0
+    n, last = len(parents), -1
+    for i in order:
+        number = numbers[i]
+        row = of_questions[i * question : (i + 1) * question]
+        if number == last:
+            problems.tell(
+                f"{source.place(row[-1])}: question {row[0]} is there twice; the first one was taken"
+            )
+            continue
+        last = number
+        posts = []
+        while at < n and (parent := parents[k := order_of_answers[at]]) <= number:
+            at += 1
+            if parent == number:
+                posts.append(post(of_answers[k * answer : (k + 1) * answer], "a"))
+            else:
+                orphans += 1
+        if len(posts) > 1 and len({one.id for one in posts}) < len(posts):
+            posts = list({one.id: one for one in reversed(posts)}.values())
+        tags, accepted, closed, _ = row[answer:]
+        yield Thread(
+            post(row[:answer], "q"),
+            row[1] or "",
+            _tags(tags or ""),
+            accepted if any(one.id == accepted for one in posts) else None,
+            chosen_answers(posts, accepted),
+            len(posts),
+            forum,
+            (("closed", closed),) if closed else (),
+        )
+    counts.rows["orphan"] += orphans + n - at
 
 
-def _post(row: Mapping[str, str], source: Source, kind: str) -> Post:
-    date = row.get("CreationDate", "")
-    return Post(
-        id=row["Id"],
-        html=row["Body"],
-        score=int(row.get("Score", "0")),
-        author=row.get("OwnerDisplayName", ""),
-        author_id=row.get("OwnerUserId", ""),
-        licence=row.get("ContentLicense") or source.licence or _licence_by_date(date, source.site),
-        link=f"https://{source.site}/{kind}/{row['Id']}",
-        date=date,
-    )
+def _ordered(names: list[str]) -> tuple[list[int], list[int]]:
+    """Numbers, and their places by rising number; of equal ones the first comes first."""
+    numbers = list(map(int, names))
+    return numbers, sorted(range(len(numbers)), key=numbers.__getitem__)
 
 
 _NETWORK = (
@@ -388,8 +518,8 @@ def _thread(
     where: str, row: Mapping[str, Any], source: Source, problems: Problems
 ) -> Thread | None:
     try:
-        fields = _fields(row, _THREAD)
-        answers, accepted = [], _as_text(fields.get("accepted")) or None
+        fields = known_fields(row, _THREAD)
+        answers, accepted = [], as_text(fields.get("accepted")) or None
         given = fields.get("answers")
         if not isinstance(given, list):
             raise _Bad(f"answers is {type(given).__name__}, expected a list")
@@ -397,7 +527,7 @@ def _thread(
         for n, one in enumerate(given, start=1):
             if not isinstance(one, Mapping):
                 raise _Bad(f"answers[{n}] is {type(one).__name__}, expected an object")
-            of = _fields(one, _ANSWER)
+            of = known_fields(one, _ANSWER)
             of.setdefault("id", str(n))
             post = _thread_post(of, f"answers[{n}]", source)
             if post.id in ids:
@@ -415,7 +545,7 @@ def _thread(
     tags = fields.get("tags") or ()
     return Thread(
         question=question,
-        title=_as_text(fields.get("title")),
+        title=as_text(fields.get("title")),
         tags=_tags(tags) if isinstance(tags, str) else tuple(map(str, tags)),
         accepted=accepted if accepted in ids else None,
         answers=chosen_answers(answers, accepted),
@@ -424,7 +554,13 @@ def _thread(
     )
 
 
-def _fields(row: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+def known_fields(row: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    """What of a row is known, by our names.
+
+    Args:
+        row: columns as a file has them; None is nothing.
+        names: ours -> those of files, in lower case without `_` and `-`; the first that is there is taken.
+    """
     plain = {_plain(name): value for name, value in row.items() if value is not None}
     found = {}
     for ours, theirs in names.items():
@@ -444,22 +580,26 @@ def _thread_post(fields: Mapping[str, Any], name: str, source: Source) -> Post:
     if not math.isfinite(score) or score != int(score):
         raise _Bad(f"{name}.score is {score!r:.40}, expected a whole number")
     texts = {
-        k: _as_text(fields.get(k)) for k in ("id", "author", "author_id", "licence", "link", "date")
+        k: as_text(fields.get(k)) for k in ("id", "author", "author_id", "licence", "link", "date")
     }
+    if len(texts["id"]) > LONGEST_ID:
+        raise _Bad(f"{name}.id has {len(texts['id']):,} characters, expected at most {LONGEST_ID}")
     texts["licence"] = texts["licence"] or source.licence
-    return Post(html=body, score=int(score), is_html=_is_html(body), **texts)
+    return Post(html=body, score=int(score), is_html=looks_like_html(body), **texts)
 
 
-def _is_html(text: str) -> bool:
+def looks_like_html(text: str) -> bool:
+    """Whether a text has tags that posts and articles have."""
     return "</" in text and any(
         tag in text.lower() for tag in ("<p>", "<pre", "<a ", "<li>", "<code>")
     )
 
 
-def _as_text(value: Any) -> Any:
-    if value is None:
+def as_text(value: Any) -> Any:
+    """A value of a row as text; empty for None and NaN."""
+    if value is None or value != value:  # NaN: a gap, as pandas has it
         return ""
-    if isinstance(value, float) and value == int(value):
+    if isinstance(value, float) and math.isfinite(value) and value == int(value):
         value = int(value)  # a column of whole numbers with gaps, as pandas has it
     return value if isinstance(value, str) else str(value)
 
@@ -470,11 +610,27 @@ def _plain(name: object) -> str:
 
 # ---------------------------------------------------------------- rows of files
 
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
-def _jsonl(path: Path, problems: Problems) -> Iterator[tuple[str, Mapping[str, Any]]]:
+
+def jsonl_rows(path: Path, problems: Problems) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The objects of a file with their lines, from 1; `problems` gets the lines that are none."""
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        begins = file.read(8)
+        if (form := packed(begins)) is not None or begins.startswith(_UTF_16):
+            what = f"{form} data, unpack it" if form else "UTF-16, convert it to UTF-8"
+            problems.tell(f"{path.name}: is {what} first; the file was not read")
+            return
+        file.seek(0)
+        number = 0
+        while line := file.readline(LONGEST_LINE):
+            number += 1
             where = f"{path.name} line {number}"
+            if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
+                while (more := file.readline(LONGEST_LINE)) and not more.endswith(b"\n"):
+                    pass
+                problems.tell(f"{where}: is longer than {LONGEST_LINE / 2**20:g} MiB; left out")
+                continue
             if not line.strip():
                 continue
             try:
@@ -491,10 +647,11 @@ def _jsonl(path: Path, problems: Problems) -> Iterator[tuple[str, Mapping[str, A
             if not isinstance(row, dict):
                 problems.tell(f"{where}: is a {type(row).__name__}, expected an object; left out")
                 continue
-            yield where, row
+            yield number, row
 
 
-def _parquet(path: Path, problems: Problems) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def parquet_rows(path: Path, problems: Problems) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The rows of a file with their numbers, from 1; `problems` gets what cannot be read."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -508,7 +665,7 @@ def _parquet(path: Path, problems: Problems) -> Iterator[tuple[str, Mapping[str,
         for batch in file.iter_batches(batch_size=1000):
             for row in batch.to_pylist():
                 number += 1
-                yield f"{path.name} row {number}", row
+                yield number, row
     except (pa.ArrowException, OSError, ValueError) as error:
         problems.tell(
             f"{path.name} after row {number}: cannot be read ({error}); the rest was left out"

@@ -6,7 +6,7 @@ Not here: reading files (`posts_xml.py`, `thread_files.py`), what becomes of a t
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from xyreward.construct.html_text import html_text
 
@@ -14,8 +14,9 @@ HIGHEST = 3
 """So many of the highest-scored answers are looked at beside the accepted one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Post:
+class Post(
+    NamedTuple
+):  # as the next: a dump has millions, and a frozen dataclass takes twice as long to make
     """A question or an answer, and what its licence wants to be told beside it."""
 
     id: str
@@ -40,8 +41,7 @@ class Post:
         return html_text(self.html) if self.is_html else self.html
 
 
-@dataclass(frozen=True, slots=True)
-class Thread:
+class Thread(NamedTuple):
     """A question with its accepted answer and its highest-scored ones."""
 
     question: Post
@@ -55,7 +55,7 @@ class Thread:
     """Of all answers that the source has, also those that are not looked at."""
     source: str = ""
     """Name of the site or file."""
-    meta: tuple[tuple[str, str], ...] = field(default=())
+    meta: tuple[tuple[str, str], ...] = ()
     """What else is known, such as `closed`."""
 
     @property
@@ -76,10 +76,15 @@ class Thread:
 
 def chosen_answers(answers: Iterable[Post], accepted: str | None) -> tuple[Post, ...]:
     """The accepted answer and the three highest-scored ones, each once."""
-    ranked = sorted(answers, key=lambda post: (-post.score, _as_number(post.id)))
-    best = ranked[:HIGHEST]
-    first = [post for post in ranked if post.id == accepted]
-    return (*first, *(post for post in best if post.id != accepted))
+    ranked = list(answers)
+    if len(ranked) > 1:
+        ranked.sort(key=lambda post: (-post.score, _as_number(post.id)))
+    for n, post in enumerate(ranked):
+        if post.id == accepted:
+            del ranked[n]
+            # It may be one of the three itself.
+            return (post, *ranked[: HIGHEST - (n < HIGHEST)])
+    return tuple(ranked[:HIGHEST])
 
 
 def _as_number(name: str) -> tuple[int, str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -211,8 +212,8 @@ def _fact(value: Any) -> str:
     return plain(value)
 
 
-def _answers(pairs: Iterable[Pair]) -> list[tuple[Pair, Any]]:
-    return [(pair, side) for pair in pairs for side in (pair.chosen_answer, pair.rejected_answer)]
+def _answers(pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Any]]:
+    return ((pair, side) for pair in pairs for side in (pair.chosen_answer, pair.rejected_answer))
 
 
 def _sources(pairs: Sequence[Pair]) -> list[str]:
@@ -235,7 +236,8 @@ def _examples(pairs: Sequence[Pair]) -> list[str]:
     shown: dict[tuple[str, str, str], Pair] = {}
     for pair in pairs:
         shown.setdefault((pair.item_kind, pair.rule, pair.rejected_kind or ""), pair)
-    first = [*shown.values(), *(p for p in pairs if p not in shown.values())][:EXAMPLES]
+    others = (p for p in pairs if p not in shown.values())
+    first = islice(chain(shown.values(), others), EXAMPLES)
     out = []
     for number, pair in enumerate(first, start=1):
         out += [

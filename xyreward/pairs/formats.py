@@ -30,10 +30,11 @@ import hashlib
 import json
 import os
 import shutil
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
@@ -60,6 +61,7 @@ Container = Literal["jsonl", "parquet", "datasets"]
 CONTAINERS: tuple[Container, ...] = get_args(Container)
 
 _T = TypeVar("_T")
+_Row = TypeVar("_Row", bound=Mapping[str, Any])
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -110,50 +112,52 @@ def rows(
         ConfigError: no such format, or one that needs items and has none.
         DataError: an item of a pair is not among `items`.
     """
+    return list(_rows(pair_set, fmt, items))
+
+
+def _rows(pair_set: PairSet, fmt: Format, items: Sequence[Item] | None) -> Iterator[dict[str, Any]]:
+    """The same one by one: a set's own texts are what should fill the memory, and not copies."""
     match fmt:
         case "preference":
-            return [pair.as_row() for pair in pair_set.pairs]
+            yield from (pair.as_row() for pair in pair_set.pairs)
         case "unpaired":
-            return _unpaired(pair_set)
+            yield from _unpaired(pair_set)
         case "sft":
-            return _sft(pair_set)
+            yield from _sft(pair_set)
         case "prompts" | "verl":
             make = _prompt if fmt == "prompts" else _verl
-            found = _items(pair_set, fmt, items)
-            return [make(item, pair, n) for n, (item, pair) in enumerate(found)]
+            for number, (item, pair) in enumerate(_items(pair_set, fmt, items)):
+                yield make(item, pair, number)
         case _:
             raise ConfigError(f"format is {fmt!r}, expected one of {', '.join(FORMATS)}")
 
 
-def _unpaired(pair_set: PairSet) -> list[dict[str, Any]]:
-    labels: dict[tuple[str, str], set[bool]] = defaultdict(set)
-    sides = [
-        (pair, side, label)
-        for pair in pair_set.pairs
-        for side, label in ((pair.chosen_answer, True), (pair.rejected_answer, False))
-    ]
-    for pair, side, label in sides:
-        labels[_key(pair, side)].add(label)
-    seen: set[tuple[str, str]] = set()
-    out = []
-    for pair, side, label in sides:
-        key = _key(pair, side)
-        if key in seen or len(labels[key]) > 1 or (label and not _is_model(pair)):
+def _unpaired(pair_set: PairSet) -> Iterator[dict[str, Any]]:
+    chosen, rejected = 1, 2
+    labels: dict[bytes, int] = defaultdict(int)
+    for pair, side, label in _sides(pair_set):
+        labels[_key(pair, side)] |= chosen if label else rejected
+    for pair, side, label in _sides(pair_set):
+        if label and not _is_model(pair):
             continue
-        seen.add(key)
-        out.append({**_single(pair, side), "label": label, **_provenance(pair, side)})
-    return out
+        # Whoever takes it out is the first.
+        if labels.pop(_key(pair, side), 0) in (chosen, rejected):
+            yield {**_single(pair, side), "label": label, **_provenance(pair, side)}
 
 
-def _sft(pair_set: PairSet) -> list[dict[str, Any]]:
-    seen: set[tuple[str, str]] = set()
-    out = []
+def _sides(pair_set: PairSet) -> Iterator[tuple[Pair, Judged, bool]]:
+    for pair in pair_set.pairs:
+        yield pair, pair.chosen_answer, True
+        yield pair, pair.rejected_answer, False
+
+
+def _sft(pair_set: PairSet) -> Iterator[dict[str, Any]]:
+    seen: set[bytes] = set()
     for pair in pair_set.pairs:
         side = pair.chosen_answer
-        if _is_model(pair) and _key(pair, side) not in seen:
-            seen.add(_key(pair, side))
-            out.append({**_single(pair, side), **_provenance(pair, side)})
-    return out
+        if _is_model(pair) and (key := _key(pair, side)) not in seen:
+            seen.add(key)
+            yield {**_single(pair, side), **_provenance(pair, side)}
 
 
 def _is_model(pair: Pair) -> bool:
@@ -161,9 +165,11 @@ def _is_model(pair: Pair) -> bool:
     return pair.rule != "margin" and not pair.chosen_answer.answer.unsafe
 
 
-def _key(pair: Pair, side: Judged) -> tuple[str, str]:
+def _key(pair: Pair, side: Judged) -> bytes:
+    """What makes an answer the same one: a hash, since there is one for every answer of a set."""
     # By the prompt and not the item: two items may ask the same.
-    return json.dumps([dict(m) for m in pair.prompt], sort_keys=True), text_hash(side.text)
+    prompt = json.dumps([dict(m) for m in pair.prompt], sort_keys=True)
+    return hashlib.sha256(f"{prompt}\n{text_hash(side.text)}".encode()).digest()
 
 
 def _single(pair: Pair, side: Judged) -> dict[str, Any]:
@@ -418,8 +424,15 @@ def write_pairs(
     check_wanted(formats, containers)
     if problem := _foreign(audit, pair_set):
         raise DataError([f"{problem}; pass audit_pairs(pair_set)"])
-    by_format = {fmt: rows(pair_set, fmt, items=items) for fmt in dict.fromkeys(formats)}
-    if empty := [fmt for fmt, found in by_format.items() if not found]:
+    by_format: dict[Format, Iterator[dict[str, Any]]] = {}
+    empty: list[Format] = []
+    for fmt in dict.fromkeys(formats):
+        found = _rows(pair_set, fmt, items)
+        try:
+            by_format[fmt] = chain([next(found)], found)
+        except StopIteration:
+            empty.append(fmt)
+    if empty:
         raise DataError(
             [
                 f"format {fmt!r}: none of {counted(len(pair_set.pairs), 'pair')} gives a row"
@@ -504,63 +517,21 @@ def check_wanted(formats: Sequence[Format], containers: Sequence[Container]) -> 
 def _write_format(
     folder: Path,
     fmt: Format,
-    found: Sequence[Mapping[str, Any]],
+    found: Iterable[Mapping[str, Any]],
     containers: Sequence[Container],
 ) -> list[str]:
-    """Write the rows of a format; returns the names of what was written."""
-    written = []
-    if "jsonl" in containers:
-        written.append(f"{fmt}.jsonl")
-        _write_lines(folder / written[-1], found)
-    if {"parquet", "datasets"} & set(containers):
-        table = _table(found, fmt)
-        if "parquet" in containers:
-            import pyarrow.parquet
+    """Write the rows of a format, in one go; returns the names of what was written."""
+    names = {"jsonl": f"{fmt}.jsonl", "parquet": f"{fmt}.parquet", "datasets": f"{fmt}/"}
+    paths = {name: folder / names[name] for name in CONTAINERS if name in containers}
+    if "jsonl" in paths:
+        found = _through_lines(paths["jsonl"], found)
+    if {"parquet", "datasets"} & paths.keys():
+        from xyreward.pairs.columnar import write_tables
 
-            written.append(f"{fmt}.parquet")
-            pyarrow.parquet.write_table(table, folder / written[-1], row_group_size=10_000)
-        if "datasets" in containers:
-            written.append(f"{fmt}/")
-            _save_to_disk(table, folder / fmt)
-    return written
-
-
-def _table(found: Sequence[Mapping[str, Any]], fmt: str) -> Any:
-    import pyarrow as pa
-
-    try:
-        table = pa.Table.from_pylist(list(found))
-    except (pa.ArrowException, UnicodeEncodeError) as error:
-        raise DataError([f"format {fmt!r}: cannot be written: {told(error)}"]) from None
-    # A column without any value has no type, and could not be joined to a set that has values.
-    fields = [field.with_type(_typed(field.type)) for field in table.schema]
-    return table.cast(pa.schema(fields))
-
-
-def _typed(kind: Any) -> Any:
-    import pyarrow as pa
-
-    if pa.types.is_null(kind):
-        return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(_typed(kind.value_type))
-    if pa.types.is_struct(kind):
-        fields = [kind.field(i) for i in range(kind.num_fields)]
-        return pa.struct([field.with_type(_typed(field.type)) for field in fields])
-    return kind
-
-
-def _save_to_disk(table: Any, folder: Path) -> None:
-    import datasets
-
-    data = datasets.Dataset(datasets.table.InMemoryTable(table))
-    silent = datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        data.save_to_disk(folder)
-    finally:
-        if not silent:
-            datasets.enable_progress_bars()
+        write_tables(found, fmt, parquet=paths.get("parquet"), folder=paths.get("datasets"))
+    else:
+        deque(found, maxlen=0)
+    return [names[name] for name in paths]
 
 
 def _left_out(example: LeftOut) -> dict[str, Any]:
@@ -583,6 +554,11 @@ def _plain_data(value: object) -> Any:
 
 
 def _write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    deque(_through_lines(path, records), maxlen=0)
+
+
+def _through_lines(path: Path, records: Iterable[_Row]) -> Iterator[_Row]:
+    """The same records, each of them a line of the file by then."""
     with path.open("wb") as file:
         for number, record in enumerate(records, start=1):
             try:
@@ -590,6 +566,7 @@ def _write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
             except (TypeError, ValueError) as error:
                 raise DataError([f"{path.name}, row {number}: {told(error)}"]) from None
             file.write(_utf8(line + "\n", f"{path.name}, row {number}"))
+            yield record
 
 
 def _utf8(text: str, where: str) -> bytes:

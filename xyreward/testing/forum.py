@@ -50,7 +50,7 @@ FORUM_KINDS: Mapping[str, int] = {
 
 SITE = "forum.example"
 
-_NOUNS = (
+NOUNS = (
     "anchor arrow atlas badge basket beacon bellow bracket bridge bucket buffer cabin cable candle "
     "canvas carton cellar chapel cinder circle clamp cobalt column compass copper corner cradle "
     "crystal curtain dagger danube decoy diesel dipper donkey drawer easel ember engine fabric falcon "
@@ -63,7 +63,7 @@ _NOUNS = (
     "spiral spring summit tablet tackle temple thimble ticket timber tunnel turbine valley velvet "
     "vessel walnut wicker willow window zenith zipper "
 )
-_VERBS = (
+VERBS = (
     "align bundle carve divide empty fasten gather index join label measure pack rotate sort trim "
     "wrap "
 )
@@ -164,6 +164,27 @@ class ForumPlan:
             file.writelines(xml_row(row) for row in self.rows())
             file.write("</posts>")
 
+    def write_users_xml(self, path: str | os.PathLike[str]) -> None:
+        """Write the `Users.xml` beside it; every tenth user has gone since."""
+        with Path(path).open("w", encoding="utf-8", newline="") as file:
+            file.write('\ufeff<?xml version="1.0" encoding="utf-8"?>\r\n<users>\r\n')
+            for number in range(-1, 10_000):
+                if number % 10:
+                    row = {
+                        "Id": str(number),
+                        "Reputation": "101",
+                        "CreationDate": "2011-01-01T08:09:10.011",
+                        "DisplayName": f"J\u00f8 & <{number}>",
+                        "LastAccessDate": "2024-01-01T08:09:10.011",
+                        "AboutMe": "<p>I ask.</p>\n",
+                        "Views": "1",
+                        "UpVotes": "2",
+                        "DownVotes": "0",
+                        "AccountId": str(number + 7),
+                    }
+                    file.write(xml_row(row))
+            file.write("</users>")
+
     def write_posts_jsonl(self, path: str | os.PathLike[str]) -> None:
         """Write the same posts as JSONL, with numbers where they are numbers."""
         numbers = ("Id", "PostTypeId", "ParentId", "AcceptedAnswerId", "Score", "OwnerUserId")
@@ -202,7 +223,7 @@ class ForumPlan:
 
         It reads threads, infers and compares goals, labels, and judges answers.
         """
-        parts = parse_fences(_last_text(body))
+        parts = parse_fences(last_text(body))
         found = re.search(r"\bcase (\d+)\b", parts[0].text) if parts else None
         if found is None:
             return None
@@ -343,8 +364,8 @@ def xml_row(row: Mapping[str, str]) -> str:
 def _planned(
     number: int, kind: str, rng: random.Random, original: PlannedThread | None
 ) -> PlannedThread:
-    words = rng.sample(_NOUNS.split(), 30)
-    verb = rng.choice(_VERBS.split())
+    words = rng.sample(NOUNS.split(), 30)
+    verb = rng.choice(VERBS.split())
     title = f"How to {verb} the {words[0]} of a {words[1]} & its <{words[2]}>?"
     html = (
         f"<p>In case {number} my {' '.join(words[3:9])} has a {words[9]} \u2014 &quot;{words[10]}&quot;. The "
@@ -446,7 +467,8 @@ def _base(
     return row
 
 
-def _last_text(body: Mapping[str, Any]) -> str:
+def last_text(body: Mapping[str, Any]) -> str:
+    """The text of a request's last message."""
     content = body["messages"][-1]["content"]
     if isinstance(content, str):
         return content

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from xyreward.fence import parse_fences
-from xyreward.testing.forum import _NOUNS, _last_text, verdict_reply
+from xyreward.testing.forum import NOUNS, last_text, verdict_reply
 
 GUIDE_KINDS: Mapping[str, int] = {
     "two": 14,  # refutes two beliefs
@@ -94,7 +94,7 @@ class GuidePlan:
 
         At the quality gates nothing is wrong with its questions.
         """
-        text = _last_text(body)
+        text = last_text(body)
         parts = {part.name: part for part in parse_fences(text)}
         part = parts.get("guide") or parts.get("query")
         found = re.search(r"\bcase (\d+)\b", part.text) if part else None
@@ -146,7 +146,7 @@ def guide_plan(counts: Mapping[str, int] = GUIDE_KINDS, *, seed: int = 0) -> Gui
 
 def _queries(number: int, rng: random.Random) -> tuple[str, str]:
     one, two = (
-        f"In case {number} I have question {k} about my {' '.join(rng.sample(_NOUNS.split(), 40))}. "
+        f"In case {number} I have question {k} about my {' '.join(rng.sample(NOUNS.split(), 40))}. "
         "How do I do the asked thing?"
         for k in (1, 2)
     )
@@ -156,7 +156,7 @@ def _queries(number: int, rng: random.Random) -> tuple[str, str]:
 def _planned(
     number: int, kind: str, form: str, queries: tuple[str, str], rng: random.Random
 ) -> PlannedGuide:
-    words = rng.sample(_NOUNS.split(), 40)
+    words = rng.sample(NOUNS.split(), 40)
     steps = [
         f"Take the {words[k]} of case {number} to the {words[k + 1]} & wait for <{words[k + 2]}>."
         for k in (0, 3, 6)
@@ -260,7 +260,7 @@ def _written(guide: PlannedGuide, n_xy: int, n_controls: int) -> Mapping[str, An
         {
             "stated_request": f"Do the right thing {k + 1} of case {guide.number}.",
             "query": f"In case {guide.number} there is control {k + 1} with "
-            f"{' '.join(rng.sample(_NOUNS.split(), 40))}. How do I do the right thing?",
+            f"{' '.join(rng.sample(NOUNS.split(), 40))}. How do I do the right thing?",
             "solutions": [solution(k % 3)],
             "answer": f"Do step {k % 3 + 1} of case {guide.number}, and that is it.",
         }
