@@ -949,6 +949,22 @@ def test_each_round_goes_on_from_the_one_before_and_a_stopped_run_goes_on_in_its
     assert (second / "samples.jsonl").stat().st_mtime_ns == samples
     assert json.loads((run / "report.json").read_text())["facts"]["rounds"] == 2
 
+    # Moved, and stopped in the second round again.
+    elsewhere = run.rename(tmp_path / "elsewhere")
+    first, second = elsewhere / "round-1", elsewhere / "round-2"
+    for name in ("report.json", "report.md", "training.json", "after.jsonl"):
+        (second / name).unlink()
+    gc.collect()
+    capsys.readouterr()
+    on_policy(tmp_path, tiny, rounds=2, output_dir=str(elsewhere))
+    dpo(monkeypatch, tmp_path, "--resume")
+    said = capsys.readouterr().out
+    assert "=== round 1 of 2" not in said
+    assert "== going on from" in said
+    assert (second / "samples.jsonl").stat().st_mtime_ns == samples
+    assert str(run) not in (second / "samples.jsonl").read_text()
+    assert not run.exists()
+
     # The first round is gone. Run anew, it is another policy than the one that the second went on from.
     shutil.rmtree(first)
     with pytest.raises(RunFolderError, match=r"round-2 ended and round-1 did not.*remove round-2"):

@@ -107,7 +107,7 @@ from xyreward.policy import Policy, bf16_is_fast, default_device, load_policy
 from xyreward.prices import without_url
 from xyreward.rehearsal import Attempt, culprits, rehearse
 from xyreward.report_page import write_page
-from xyreward.runs import LOGS, PARTIAL_EVALUATION, ROUND, RunFolder
+from xyreward.runs import LOGS, PARTIAL_EVALUATION, ROUND, RunFolder, name_in_run
 from xyreward.sides import Sides, limited, load_sides
 from xyreward.splits import Splits
 from xyreward.tracking import check_trackers, log_report, tensorboard_in
@@ -734,6 +734,7 @@ class Run:
                 out=self.folder.path / name,
                 keep_truncated=wanted.keep_truncated,
                 batch_size=wanted.batch_size,
+                origin=name_in_run(policy.name, config.output_dir),
                 on_answers=(
                     None
                     if bars is None

@@ -292,7 +292,7 @@ def _here(
     job = {
         "items": items_hash(items),
         "order": hashlib.sha256("\n".join(item.id for item in items).encode()).hexdigest()[:12],
-        "policy": name,
+        "policy": made_by,  # not its path where it has a name: the fingerprint decides
         "origin": made_by,
         "fingerprint": locate.fingerprint(name, revision),
         **_loaded_as(loaded, name, options),
