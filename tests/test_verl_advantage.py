@@ -141,10 +141,11 @@ def test_verl_calls_the_reward_with_the_settings_that_the_documentation_shows(
         "identifies_misconception": True,
     }
     script = tmp_path / "judge.jsonl"
-    lines = [{"answer": "good", "labels": labels}, {"answer": "late", "failure": "timeout"}]
-    script.write_text("".join(json.dumps({"detail": "", **line}) + "\n" for line in lines[1:]))
-    with script.open("a") as stream:
-        stream.write(json.dumps(lines[0]) + "\n")
+    lines: list[dict[str, Any]] = [
+        {"answer": "good", "labels": labels},
+        {"answer": "late", "failure": "timeout", "detail": "x"},
+    ]
+    script.write_text("".join(json.dumps(line) + "\n" for line in lines))
     shown = re.findall(
         r"^    ('?\+?(?:reward|algorithm)\.\S+=.*)$", DOCS.read_text("utf-8"), re.MULTILINE
     )
