@@ -1132,7 +1132,10 @@ def test_items_without_controls_are_warned_of_with_what_to_add(tmp_path: Path, t
 
 
 def test_a_dry_run_tells_items_pairs_steps_and_the_folder(
-    tmp_path: Path, tiny: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    tiny: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     dpo = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
     wanted = config(tmp_path, tiny, dpo=dpo)
@@ -1151,6 +1154,9 @@ def test_a_dry_run_tells_items_pairs_steps_and_the_folder(
     assert f"run folder: {tmp_path / 'run'}\n" in said
     assert "warning" not in said
     assert not (tmp_path / "run").exists()
+    monkeypatch.setenv("RANK", "1")  # the launch's other processes say nothing
+    recipe.print_estimate(wanted, data, 2, prepared.estimate(), prepared.plan(settings))
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

@@ -269,7 +269,7 @@ def evaluate(
     if not isinstance(policy, FilePolicy):
         check_how(policy.name, how)
     judged_by = load_judge(judge) if "writing" in parts else None
-    _check_items(items, judged_by)
+    check_items(items, judged_by)
     kept = Partial() if partial is None else partial
 
     def tick(what: str, total: int) -> Callable[[int], object] | None:
@@ -453,7 +453,7 @@ def evaluate_references(
         raise ValueError(f"none of {len(items)} items has an answer of kind {kind}")
     judged_by = load_judge(judge)
     with_answer = [item for item, _ in having]
-    _check_items(with_answer, judged_by)
+    check_items(with_answer, judged_by)
     rows = _rows(with_answer, [[Written(r.text) for r in found] for _, found in having], clusters)
     _judge_rows(rows, with_answer, judged_by, Partial(), progress)
     without = len(items) - len(having)
@@ -508,7 +508,13 @@ def judge_name(judge: Judge) -> str:
     return without_url(judge.name)
 
 
-def _check_items(items: Sequence[Item], judge: Judge | None) -> None:
+def check_items(items: Sequence[Item], judge: Judge | None) -> None:
+    """Refuse what cannot be one evaluation, before anything is asked.
+
+    Raises:
+        JudgeError: the judge gives no labels, or cannot judge such items.
+        ValueError: items share an id; some bring their goals and of others they are inferred.
+    """
     if judge is not None:
         check_gives_labels(judge)
     if (check := getattr(judge, "check", None)) is not None:

@@ -185,9 +185,14 @@ LORA_STARTS = (True, False, "gaussian", "eva", "orthogonal")
 """Values of `init_lora_weights` that leave the policy's own weights alone."""
 
 
+def _is_first() -> bool:
+    """Whether this is the first of all processes, by the launcher's word: before there is a state to ask."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def say_hello() -> None:
     """Tell at once that something goes on: importing takes a minute where a machine is busy."""
-    if os.environ.get("RANK", "0") == "0":
+    if _is_first():
         _tell("== loading PyTorch and checking the configuration")
 
 
@@ -224,7 +229,7 @@ def plain_errors() -> Iterator[None]:
         # Nothing is left to do, and a second Ctrl-C shall not spoil the line.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _close_bars()
-        if os.environ.get("RANK", "0") == "0":
+        if _is_first():
             with suppress(OSError):
                 print(f"\n{printable(how_to_go_on())}", file=sys.stderr, flush=True)  # noqa: T201
         raise SystemExit(INTERRUPTED) from None
@@ -1342,6 +1347,8 @@ def print_estimate(
 ) -> None:
     """Print what a run would do, what judging would cost and how long it would take. Sends nothing.
 
+    Of several processes the first prints it.
+
     Args:
         config: of the recipe.
         data: whose held-out items will be answered.
@@ -1349,6 +1356,8 @@ def print_estimate(
         pairs: a line on what the pairs would take.
         plan: further lines, of the training.
     """
+    if not _is_first():
+        return
     wanted = config.evaluation
     dev = data.sides.select("dev")
     lines = [

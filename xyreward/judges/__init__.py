@@ -97,18 +97,29 @@ class RewardJudge(Judge, Protocol):
         ...
 
 
-def check_gives_labels(judge: Judge) -> None:
+def check_gives_labels(
+    judge: Judge, why: str = "metrics, evaluations, pairs and agreement need labels"
+) -> None:
     """Make sure that a judge gives verdicts and not only rewards.
+
+    Args:
+        judge: any.
+        why: what needs labels, in words.
 
     Raises:
         JudgeError: it does not.
     """
     if isinstance(judge, RewardJudge):
         raise JudgeError(
-            f"judge {judge.name!r} is a reward model: it gives a reward and no labels, so it serves score() "
-            "and training on rewards; metrics, evaluations, pairs and agreement need labels. Take the judge "
-            "that it was trained for"
+            f"judge {judge.name!r} is a reward model: it gives a reward and no labels, so it is for score() "
+            f"and as reward.judge of recipes/grpo.py; {why}. Take a judge that gives them{_distilled(judge)}"
         )
+
+
+def _distilled(judge: RewardJudge) -> str:
+    # One of a user's own need not have been distilled from any.
+    found = getattr(judge, "distilled", None)
+    return "" if found is None else f", as {found.judge!r}, for which it was trained"
 
 
 class JudgeOptions(TypedDict, total=False):
