@@ -678,6 +678,23 @@ def test_a_judge_that_trains_and_evaluates_is_told_beside_the_headline(
     ) == told
 
 
+@pytest.mark.parametrize("judge", ["local", None])
+def test_a_run_records_which_calibration_record_covers_its_judge_or_that_none_does(
+    tmp_path: Path, tiny: str, judge: str | None
+) -> None:
+    run = recipe.Run(config(tmp_path, tiny), Arguments(PATH, resume=False))
+    one = Evaluation("p", (Row("a", "xy", "s", "d", "en", "a"),), judge, "v", ("writing",))
+    run.finish(one, None, {})
+    facts = json.loads((tmp_path / "run/report.json").read_text())["facts"]
+    page = (tmp_path / "run/report.md").read_text()
+    if judge is None:
+        assert recipe.CALIBRATION not in facts
+        return
+    told = facts[recipe.CALIBRATION]
+    assert told.startswith("no calibration record covers local (v); there are records of ")
+    assert f"- {recipe.CALIBRATION}: {told}\n" in page
+
+
 @pytest.mark.parametrize(("evaluates", "told"), [("local", True), ("chat:a", False)])
 def test_a_judge_of_rewards_that_evaluates_is_told_beside_the_headline(
     tmp_path: Path, tiny: str, evaluates: str, told: bool

@@ -40,6 +40,7 @@ from xyreward.answering import (
     place_of,
     write,
 )
+from xyreward.calibrate import covered_by
 from xyreward.chat_tokenizer import ChatTokenizer
 from xyreward.config import (
     Arguments,
@@ -505,6 +506,7 @@ def _finish_rounds(config: DPORecipe, top: RunFolder) -> None:
             f"round {n}": {name: facts[name] for name in OF_ROUNDS if name in facts}
             for n, facts in enumerate(of_rounds, start=1)
         },
+        **{key: of_rounds[-1][key] for key in (CALIBRATION,) if key in of_rounds[-1]},
     }
     both = {
         "before": read(folders[0], "before.jsonl", Evaluation.from_jsonl),
@@ -1006,6 +1008,7 @@ class Run:
                 **self.bill(),
                 "seconds": self.seconds,
                 "peak memory, GiB": peak_memory_gib(),
+                **_calibration(before),
             },
             headline_notes=self._headline_notes(before),
             max_failure_rate=self.config.evaluation.max_failure_rate,
@@ -1111,6 +1114,17 @@ class Run:
                 ),
             }
         return facts
+
+
+CALIBRATION = "judge against people"
+"""The fact that says which calibration record covers a run's judge."""
+
+
+def _calibration(evaluation: Evaluation) -> dict[str, str]:
+    """As it is known when the run ends: records made later do not change a report that is built again."""
+    if not (evaluation.judge and evaluation.rubric_version):
+        return {}
+    return {CALIBRATION: covered_by(evaluation.judge, evaluation.rubric_version)}
 
 
 def _sum_of(usd: float, unpriced: int) -> float | str:
