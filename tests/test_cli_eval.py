@@ -4,12 +4,13 @@ import inspect
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -509,6 +510,41 @@ def test_what_lacks_in_any_condition_shows_in_the_exit_status(
         assert ended(start(*arguments)).status == 1
         api.change(faults=Faults())
         assert ended(start(*arguments)).status == 0
+
+
+def test_the_recipe_and_the_command_end_with_the_same_statuses(
+    api: FakeAPI, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = Path(__file__).parent.parent / "recipes/evaluate.py"
+
+    def of_recipe(out: str, *more: str) -> Any:
+        given = [f"--model=chat:policy@{api.base_url}", "--output-dir", out, "--set"]
+        judge = f"evaluation.judge=chat:judge@{api.base_url}"
+        flags = ["--set", "evaluation.limit=1", "--set", "evaluation.parts=[writing]", *more]
+        monkeypatch.setattr(sys, "argv", [str(recipe), *given, judge, *flags])
+        monkeypatch.setattr("xyreward.recipe._begun", [])
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(str(recipe), run_name="__main__")
+        return end.value.code
+
+    def of_command(out: str, *more: str) -> Any:
+        arguments = command(api, "--conditions", "writing", "--out", out, *more)
+        return run(*("1" if one == "4" else one for one in arguments)).status
+
+    def refused(body: Mapping[str, Any], _seen: int) -> str | None:
+        return "refusal" if body["model"] == "policy" else None
+
+    def both(*expected: int, to_recipe: Sequence[str] = (), to_command: Sequence[str] = ()) -> None:
+        got = of_recipe(f"r{expected}", *to_recipe), of_command(f"c{expected}", *to_command)
+        assert got == expected
+
+    both(0, 0)
+    api.change(faults=Faults(choose=refused))
+    monkeypatch.setenv("XYREWARD_STORE", str(tmp_path / "other.sqlite"))
+    both(1, 1)
+    both(2, 2, to_recipe=["--set", "evaluation.sources=[none]"], to_command=["--sources", "none"])
+    api.change(faults=Faults(choose=lambda _body, _seen: "401"))
+    both(3, 3)
 
 
 def test_configurations_read_back_from_what_they_left(

@@ -115,3 +115,8 @@ class PreparedEvaluation:
             return 0
         conditions = (self._found, *self._run.conditions.values())
         return sum(is_lacking(row) for one in conditions for row in one.rows)
+
+    @property
+    def status(self) -> int:
+        """The exit status of an evaluation that ran to its end: 0, or 1 where some is `lacking`."""
+        return 1 if self.lacking else 0

@@ -249,6 +249,18 @@ def plain_errors() -> Iterator[None]:
         )
 
 
+@contextmanager
+def on_the_way() -> Iterator[None]:
+    """Around what sends and computes, once all was found to be in order: errors there have another status.
+
+    Within `plain_errors`, and as `xyreward eval` has it: 2 is what was wrong from the beginning.
+    """
+    try:
+        yield
+    except (XYRewardError, OSError) as error:
+        _end(f"{type(error).__name__}: {error}\n{how_to_go_on('Stopped')}", error, STOPPED)
+
+
 def _close_bars() -> None:
     """Leave progress bars where they stand: at exit each would be drawn once more, below the last word."""
     if (tqdm := getattr(sys.modules.get("tqdm"), "tqdm", None)) is not None:
@@ -258,6 +270,9 @@ def _close_bars() -> None:
 
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status after Ctrl-C, as shells have it."""
+
+STOPPED = 3
+"""Exit status of an evaluation that was stopped on the way: a wrong key, a spent budget, a full disk."""
 
 JUDGE_FAILED = 75
 """Exit status of a training that its judge ended: EX_TEMPFAIL of sysexits.h, try again later."""
