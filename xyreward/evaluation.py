@@ -42,7 +42,7 @@ from xyreward.errors import ConfigError, JudgeError
 from xyreward.items import AnswerKind, Item, ItemKind, Reference
 from xyreward.judges import Judge, check_gives_labels, load_judge
 from xyreward.judges.panel import PanelJudge, model_judges
-from xyreward.kept_rows import read_lines
+from xyreward.kept_rows import SCHEMA, read_lines
 from xyreward.partial import Partial
 from xyreward.policy import Answer, LogProb
 from xyreward.prices import without_url
@@ -184,8 +184,9 @@ class Evaluation:
         return tuple(notes)
 
     def to_jsonl(self) -> str:
-        """A line that describes the evaluation, then a line per item."""
+        """A line that describes the evaluation, then a line per row; docs/evaluate.md has their keys."""
         head = {
+            "schema": SCHEMA,
             "policy": self.policy,
             "judge": self.judge,
             "rubric_version": self.rubric_version,
@@ -201,7 +202,7 @@ class Evaluation:
         """What `to_jsonl` wrote.
 
         Raises:
-            OtherVersion: a field that this version does not know.
+            OtherVersion: of a later schema, or with a field that this version does not know.
             ValueError: it is something else; says which line, which field.
         """
         head, lines = read_lines(text)
