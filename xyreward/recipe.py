@@ -523,20 +523,28 @@ def _finish_rounds(config: DPORecipe, top: RunFolder) -> None:
         },
         **{key: of_rounds[-1][key] for key in (CALIBRATION,) if key in of_rounds[-1]},
     }
-    both = {
-        "before": read(folders[0], "before.jsonl", Evaluation.from_jsonl),
-        "after": read(folders[-1], "after.jsonl", Evaluation.from_jsonl),
+    wanted = config.evaluation
+    oracle = ("before.oracle", "after.oracle") if wanted.oracle else ()
+    references = [f"reference.{kind}" for kind in wanted.references]
+    shown = {
+        name: read(
+            folders[0] if name.startswith("before") else folders[-1],
+            f"{name}.jsonl",
+            Evaluation.from_jsonl,
+        )
+        for name in ("before", "after", *oracle, *references)
     }
     report = reports.build_report(
-        both["before"],
-        both["after"],
+        shown["before"],
+        shown["after"],
+        conditions={name: one for name, one in shown.items() if name not in ("before", "after")},
         facts=facts,
         headline_notes=list(noted),
-        max_failure_rate=config.evaluation.max_failure_rate,
+        max_failure_rate=wanted.max_failure_rate,
         seed=config.seed,
     )
     top.write("report.md", reports.to_markdown(report))
-    write_page(top, report, both, load_data(config).held_out)
+    write_page(top, report, shown, load_data(config).held_out)
     top.write("report.json", reports.to_json(report))
     _tell(f"=== all {config.rounds} rounds\n\n{reports.to_markdown(report)}")
     _tell(f"All of it is in {top.path}")
@@ -813,7 +821,8 @@ class Run:
     def _evaluate(self, name: str, policy: Evaluated, data: Data) -> Evaluation:
         config = self.config.evaluation
         condition: Condition = "oracle" if name.endswith(".oracle") else "writing"
-        kept = self.on_main(lambda: self._kept(name, [item.id for item in data.held_out]))
+        expected = {item.id: self._answers_to(item, policy) for item in data.held_out}
+        kept = self.on_main(lambda: self._kept(name, expected))
         if kept is not None:
             self.say(f"== {_evaluation(name)}: kept from before")
             return Evaluation.from_jsonl(
@@ -876,7 +885,8 @@ class Run:
         having = [i for i in data.held_out if any(r.kind == kind for r in i.references)]
 
         def judged() -> str:
-            kept = self._kept(name, [item.id for item in having])
+            expected = {i.id: sum(r.kind == kind for r in i.references) for i in having}
+            kept = self._kept(name, expected)
             if kept is not None:
                 self.say(f"== {_evaluation(name)}: kept from before")
                 return self._completed(name, kept, None, having)
@@ -932,22 +942,47 @@ class Run:
         wanted: PolicyConfig = self.config.policy
         return wanted.revision if policy.name == wanted.model else None
 
-    def _kept(self, name: str, expected: Sequence[str]) -> str | None:
-        """The text of an evaluation that a stopped run finished, once it is known to be whole."""
+    def _answers_to(self, item: Item, policy: Evaluated) -> int:
+        """How many rows an item has in an evaluation of a policy."""
+        if "writing" not in self.config.evaluation.parts:
+            return 1
+        if isinstance(policy, FilePolicy):
+            return len(policy.answers.get(item.id, ())) or 1  # the failure
+        return self.config.evaluation.answers_per_item
+
+    def _kept(self, name: str, expected: Mapping[str, int]) -> str | None:
+        """The text of an evaluation that a stopped run finished, once it is known to be whole.
+
+        Args:
+            name: of its file, without the ending.
+            expected: item id -> how many rows it has, in the order of the file.
+        """
         file = f"{name}.jsonl"
         text = self.folder.read(file)
-        earlier = self.arguments.before if name == "before" else None
-        if text is None and earlier is not None:
-            text = RunFolder(earlier.parent).read(earlier.name)
+        earlier = self.arguments.before
+        # What was after the round before is before this one, also where it was told the goal.
+        if text is None and earlier is not None and name.partition(".")[0] == "before":
+            theirs = name.replace("before", earlier.stem, 1)
+            text = RunFolder(earlier.parent).read(f"{theirs}.jsonl")
             if text is not None:
                 self.write(file, text)
         if text is None:
             return None
         try:
             found = Evaluation.from_jsonl(text)
-            ids = list(dict.fromkeys(row.item_id for row in found.rows))
-            if ids != list(expected):
-                raise ValueError(f"{len(ids)} items that are not the {len(expected)} of this run")
+            numbers: dict[str, list[int]] = {}
+            for row in found.rows:
+                numbers.setdefault(row.item_id, []).append(row.answer_index)
+            if list(numbers) != list(expected):
+                raise ValueError(
+                    f"{len(numbers)} items that are not the {len(expected)} of this run"
+                )
+            for item_id, k in expected.items():
+                if (there := numbers[item_id]) != list(range(k)):
+                    raise ValueError(
+                        f"item {item_id!r:.80} has the answers {', '.join(map(str, there))}, expected "
+                        f"{', '.join(map(str, range(k)))}; lines are missing or out of place"
+                    )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise self.folder.damaged(file, error) from None
         self._refuse_another_judge(file, found)
