@@ -132,7 +132,7 @@ def test_figures_of_which_too_many_judgements_failed_are_refused(tmp_path: Path)
     (one, *_) = entries(eval_results(run(tmp_path, few)))
     assert "1 of 30 judgements failed" in one.notes
     many = replace(AFTER, rows=(*(failed(f"x{i}") for i in range(2)), *AFTER.rows[2:]))
-    assert "6.7% of the judgements failed, more than 5.0%" in problems(run(tmp_path, many))[0]
+    assert "6.7 % of the judgements failed, more than 5.0 %" in problems(run(tmp_path, many))[0]
     assert "n 28" in eval_results(tmp_path, max_failure_rate=0.1)
 
 

@@ -122,9 +122,9 @@ def test_failures_stand_beside_the_metrics_with_their_bounds() -> None:
     lost = Row("lost", "xy", "t", "d", "en", "lost", answer="a", answer_tokens=1, truncated=False,
                failure=asdict(JudgeFailure("timeout", "late")))  # fmt: skip
     page = to_markdown(build_report(evaluation(False, lost), evaluation(True, lost)))
-    assert "without labels, before, xy items: 1 of 9 answers (11.1% [" in page
+    assert "without labels, before, items with a hidden goal: 1 of 9 answers (11.1 % [" in page
     assert "]): 1 timeout\n" in page
-    assert "11.1% of judgements on xy items failed" in page  # and no headline
+    assert "11.1 % of judgements on items with a hidden goal failed" in page  # and no headline
     assert "(with failures: 0 to 11)" in page
 
 

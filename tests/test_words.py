@@ -2,7 +2,7 @@
 
 import pytest
 
-from xyreward.words import counted, did_you_mean, dollars, noun, of_whom, with_failures
+from xyreward.words import counted, did_you_mean, dollars, noun, of_whom
 
 
 def test_one_thing_is_singular_and_all_else_plural() -> None:
@@ -35,22 +35,6 @@ def test_only_what_is_close_is_suggested() -> None:
 )
 def test_an_unknown_price_is_never_0(usd: float, unpriced: int, told: str) -> None:
     assert dollars(usd, unpriced) == told
-
-
-@pytest.mark.parametrize(
-    ("bounds", "unit", "signed", "told"),
-    [
-        ((0.0, 0.1), "%", False, "with failures: 0 to 10"),
-        ((0.375, 0.62), "", False, "with failures: 0.38 to 0.62"),
-        ((-0.1, 0.5), "%", True, "with failures: -10 to +50"),
-        ((-0.1, 0.5), "", True, "with failures: -0.10 to +0.50"),
-        (None, "%", False, ""),
-    ],
-)
-def test_bounds_are_told_in_the_unit_of_their_metric(
-    bounds: tuple[float, float] | None, unit: str, signed: bool, told: str
-) -> None:
-    assert with_failures(bounds, unit, signed=signed) == told
 
 
 @pytest.mark.parametrize(

@@ -251,6 +251,7 @@ def score(
         refuse_existing,
         score_file,
     )
+    from xyreward.shown import in_words
 
     if str(out) == "-":
         raise typer.BadParameter(
@@ -287,11 +288,9 @@ def score(
     text = f"judged {report.rows - report.empty - failed}, without a verdict {failed}"
     _say(f"{text}, empty {report.empty}" + (" (reward 0, no call)" if report.empty else ""))
     for name, reward in report.means().items():
-        interval = "no interval"
-        if reward.low is not None and reward.high is not None:
-            interval = f"95 % interval over items {reward.low:.3f} to {reward.high:.3f}"
+        over = in_words(reward, digits=3, over="items")
         _say(
-            f"mean {'soft ' if soft else ''}reward, {name}: {reward.value:.3f} ({interval}), n {reward.n}"
+            f"mean {'soft ' if soft else ''}reward, {name}: {reward.value:.3f} ({over}), n {reward.n}"
         )
     _say_bill(model_judges(chosen))
     _say(covered_by(chosen.name, chosen.rubric_version, grounded=file.bare < file.rows))

@@ -37,6 +37,8 @@ from xyreward.items import ItemKind
 from xyreward.locate import is_hub_name
 from xyreward.report import read_report
 from xyreward.runs import RunFolder
+from xyreward.shown import in_words, percent
+from xyreward.stats import Estimate
 from xyreward.which_items import is_whole_side, which_items
 
 FOLDER = ".eval_results"
@@ -151,9 +153,7 @@ def model_index(
     head = report["headline"][side]
     if head["value"] is not None:
         kinds = [data_set(items, kind, report["facts"]).name for kind in ("xy", "control")]
-        ends = "no interval"
-        if head["low"] is not None and head["high"] is not None:
-            ends = f"95 % interval {head['low']:.2f} to {head['high']:.2f}"
+        ends = in_words(Estimate(head["value"], head["low"], head["high"], 0, head["why"]))
         results.append(
             EvalResult(
                 task_type="text-generation",
@@ -209,11 +209,9 @@ def _picked_nothing(line: Mapping[str, Any], side: str) -> tuple[int, int]:
     return asked - n, asked
 
 
-def _spread(estimate: Mapping[str, Any]) -> str:
-    if estimate["low"] is None or estimate["high"] is None:
-        return f"n {estimate['n']}, no interval"
-    low, high = _percent(estimate["low"]), _percent(estimate["high"])
-    return f"n {estimate['n']}, 95 % interval {low} to {high}"
+def _spread(told: Mapping[str, Any]) -> str:
+    estimate = Estimate(**told)
+    return f"n {estimate.n}, {in_words(estimate, digits=2, scale=100)}"
 
 
 def _percent(share: float) -> float:
@@ -304,15 +302,15 @@ def eval_results(
     judged = [key for key in wanted if key in lines and lines[key]["part"] == "writing"]
     if judged and failed is not None and failed["rate"] > max_failure_rate:
         problems.append(
-            f"{failed['rate']:.1%} of the judgements failed, more than {max_failure_rate:.1%}; judge those "
-            "answers again before you publish"
+            f"{percent(failed['rate'])} of the judgements failed, more than {percent(max_failure_rate)}; "
+            "judge those answers again before you publish"
         )
     for key in wanted:
         if lines.get(key, {}).get(side) and lines[key]["part"] == "picking":
             nothing, asked = _picked_nothing(lines[key], side)
             if nothing > max_failure_rate * asked:
                 problems.append(
-                    f"{key}: {nothing} of {asked} picked nothing, more than {max_failure_rate:.1%}; the "
+                    f"{key}: {nothing} of {asked} picked nothing, more than {percent(max_failure_rate)}; the "
                     "figure would be of the others alone"
                 )
     if problems:

@@ -48,6 +48,7 @@ from xyreward.policy import Answer, LogProb
 from xyreward.prices import without_url
 from xyreward.reward import Reward
 from xyreward.scoring import Score, score
+from xyreward.shown import KINDS, percent
 from xyreward.stats import Column, Estimate, means
 
 OPTIONS = ("A", "B")
@@ -1159,8 +1160,8 @@ def _why_none(
     for failed in failures(evaluation):
         if failed.rate > max_failure_rate:
             return (
-                f"n/a: {failed.rate:.1%} of judgements on {failed.kind} items failed, "
-                f"more than max_failure_rate={max_failure_rate:.1%}"
+                f"n/a: {percent(failed.rate)} of judgements on {KINDS[failed.kind]} failed, "
+                f"more than max_failure_rate={percent(max_failure_rate)}"
             )
     if direct is None:
         return "n/a: no controls; add {source: mini, kinds: [control]} to items"

@@ -1,9 +1,9 @@
-"""Words that messages of all modules need: singular or plural, near misses, money, bounds, characters."""
+"""Words that messages of all modules need: singular or plural, near misses, money, characters."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 
 def noun(n: int, one: str, many: str | None = None) -> str:
@@ -20,21 +20,6 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     """`did you mean 'x'?` where a known name is close to what was given, else nothing."""
     close = difflib.get_close_matches(given, list(known), n=1)
     return f"did you mean {close[0]!r}?" if close else ""
-
-
-def with_failures(bounds: Sequence[float] | None, unit: str, *, signed: bool = False) -> str:
-    """From where to where a figure may lie for what failed: `with failures: 0 to 11`; nothing without bounds.
-
-    Args:
-        bounds: lowest and highest value. Which of them is the good one is the metric's to say.
-        unit: of the metric; `%`: bounds are shares, and told in per cent.
-        signed: as a change.
-    """
-    if not bounds:
-        return ""
-    scale, digits = (100, 0) if unit == "%" else (1, 0 if unit else 2)
-    low, high = (f"{end * scale:{'+' if signed else ''}.{digits}f}" for end in bounds)
-    return f"with failures: {low} to {high}"
 
 
 def dollars(usd: float, unpriced: int, *, of: str = "call") -> str:
