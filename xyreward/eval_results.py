@@ -249,8 +249,9 @@ def eval_results(
             notes say of which.
 
     Raises:
-        DataError: no report, items that are not of the benchmark or no whole held-out side of it, metrics
-            that were not measured or whose judgements failed too often; all at once.
+        DataError: no report, names of no form that the hub knows, items that are not of the benchmark or no
+            whole held-out side of it, metrics that were not measured or whose judgements failed too often;
+            all at once.
         MissingDependency: huggingface_hub is not installed.
     """
     try:
@@ -269,6 +270,7 @@ def eval_results(
             f"the items are {which}, where readers expect all of a held-out side; with --any-items it is "
             "published, and the notes say so"
         )
+    problems += _misnamed(dataset, revision, tasks or {}, source_url)
     found = data_set(config.get("items") or (), "xy", report["facts"])
     if dataset is None and found.id is None:
         problems.append(
@@ -336,6 +338,46 @@ def eval_results(
     yaml.width = 2**16
     yaml.dump(data, stream)
     return stream.getvalue()
+
+
+_TASK = re.compile(r"[A-Za-z0-9][\w.:/-]*", re.ASCII)
+_REVISION = re.compile(r"[\w][\w./-]*", re.ASCII)
+
+
+def _misnamed(
+    dataset: str | None, revision: str | None, tasks: Mapping[str, str], source_url: str | None
+) -> list[str]:
+    """What has no form that the hub knows: it would go nowhere there, and here into the name of a file."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    problems = []
+    if dataset is not None:
+        try:
+            validate_repo_id(dataset)
+        except HFValidationError:
+            known = False
+        else:
+            known = is_hub_name(dataset)
+        if not known:
+            problems.append(
+                f"dataset is {dataset!r:.80}, expected owner/name, such as allenai/XYBench-dataset"
+            )
+    if revision is not None and (not _REVISION.fullmatch(revision) or ".." in revision):
+        problems.append(f"revision is {revision!r:.80}, expected a commit of the data set")
+    problems += [
+        f"task of {metric!r:.40} is {task!r:.80}, expected an id of letters, digits and ._:/-, as eval.yaml "
+        "has it"
+        for metric, task in tasks.items()
+        if not _TASK.fullmatch(task)
+    ]
+    if len(set(tasks.values())) < len(tasks):
+        problems.append("two metrics have the same task, expected one each")
+    if source_url is not None and not re.fullmatch(r"https?://[^\s/]+\S*", source_url):
+        problems.append(
+            f"source_url is {source_url!r:.80}, expected an address that begins with https://"
+        )
+    return problems
 
 
 def benchmark_of(text: str) -> str:
