@@ -149,6 +149,27 @@ def test_a_policy_behind_an_api_leaves_a_run_folder_and_needs_no_torch(
     assert "# Held-out evaluation" in done.stdout
 
 
+def test_picks_that_are_drawn_are_said_to_be_and_greedy_ones_are_not(
+    run: Run, tmp_path: Path
+) -> None:
+    asked = []
+
+    def reply(body: dict[str, Any]) -> str | None:
+        if "Reply with one letter" in str(body["messages"]):
+            asked.append(body["temperature"])
+        return answered(body)
+
+    with FakeAPI(reply=reply) as api:
+        for out, more, temperature in (("a", [], 0.0), ("b", ["--temperature", "0.7"], 0.7)):
+            asked.clear()
+            assert run(*command(api, "--conditions", "picking", "--out", out, *more)).status == 0
+            assert set(asked) == {temperature}
+            notes = json.loads((tmp_path / out / "report.json").read_text())["notes"]
+            told = "picks: one reply in each order, sampled at temperature 0.7"
+            assert (told in notes) == bool(more)
+            assert any("picks: " in note for note in notes) == bool(more)
+
+
 def test_the_bill_is_exact_before_and_nothing_is_left_of_it_after(
     run: Run, api: FakeAPI, tmp_path: Path
 ) -> None:
@@ -523,9 +544,11 @@ def test_the_recipe_and_the_command_end_with_the_same_statuses(
         flags = ["--set", "evaluation.limit=1", "--set", "evaluation.parts=[writing]", *more]
         monkeypatch.setattr(sys, "argv", [str(recipe), *given, judge, *flags])
         monkeypatch.setattr("xyreward.recipe._begun", [])
-        with pytest.raises(SystemExit) as end:
+        try:
             runpy.run_path(str(recipe), run_name="__main__")
-        return end.value.code
+        except SystemExit as end:
+            return end.code
+        return 0
 
     def of_command(out: str, *more: str) -> Any:
         arguments = command(api, "--conditions", "writing", "--out", out, *more)

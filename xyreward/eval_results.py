@@ -445,4 +445,5 @@ def _notes(
     if line["part"] == "picking":
         nothing, asked = _picked_nothing(line, side)
         told.append(f"{nothing} of {asked} picked nothing")
+        told += [note for note in report.get("notes", ()) if note.startswith("picks: ")]
     return "; ".join(told)

@@ -37,6 +37,7 @@ from xyreward.answering import (
     How,
     RemotePolicy,
     described_how,
+    described_picks,
     place_of,
     write,
 )
@@ -876,6 +877,10 @@ class Run:
             how = described_how(policy, how_to_answer(self.config))
             if how != "1 per item, greedy":
                 remarks.append(f"answers: {how}")
+        if "picking" in wanted.parts and (
+            how := described_picks(policy, how_to_answer(self.config))
+        ):
+            remarks.append(f"picks: {how}")
         if isinstance(policy, FilePolicy):
             remarks += policy.notes
         return remarks
