@@ -219,6 +219,14 @@ def test_a_file_of_answers_is_a_policy(run: Run, tmp_path: Path) -> None:
     found = rows(tmp_path / "mine")
     assert (found.policy, found.parts, found.judge) == ("them", ("writing",), judge)
     assert len(found.rows) == 6
+    told = json.loads((tmp_path / "mine/report.json").read_text())["facts"]
+    assert {"held-out items", "held-out hash"} <= told.keys()
+    assert not any("train" in name for name in told)  # nothing is trained here
+    data = tmp_path / "mine/data.json"  # an early version told it, and its run is gone on with
+    data.write_text(
+        json.dumps({**json.loads(data.read_text()), "train items": 144, "train hash": "0"})
+    )
+    assert run(*arguments, "--limit", "3", "--out", "mine").status == 0
     with (tmp_path / "theirs.jsonl").open("a") as stream:
         stream.write("\n")
     changed = ended(start(*arguments, "--limit", "3", "--out", "mine"))

@@ -639,12 +639,13 @@ class Run:
             RunFolderError: the run that is resumed had other data or another policy. What its checkpoint
                 was trained on could be among what would be evaluated now.
         """
+        trains = not isinstance(self.config, EvaluateRecipe)
         facts: dict[str, Any] = {
             "policy hash": self.on_main(self._fingerprint),
             "sources": list(data.sides.sources),
-            "train items": len(data.train),
+            **({"train items": len(data.train)} if trains else {}),
             "held-out items": len(data.held_out),
-            "train hash": items_hash(data.train)[:12],
+            **({"train hash": items_hash(data.train)[:12]} if trains else {}),
             "held-out hash": items_hash(data.held_out)[:12],
             "splits hash": data.splits.hash[:12],
         }
@@ -707,6 +708,8 @@ class Run:
                 for key in {**old, **facts}
                 if old.get(key) != facts.get(key)
                 and (self.folder.trained or not key.startswith(("pairs", "prompts")))
+                # Early versions told them of evaluations as well, where nothing is trained.
+                and not (key in ("train items", "train hash") and key not in facts)
             ]
             if differing:
                 raise RunFolderError(
@@ -1429,9 +1432,12 @@ def print_estimate(
         return
     wanted = config.evaluation
     dev = data.sides.select("dev")
-    lines = [
+    others = [
         f"{len(data.train)} train items: {_kinds(data.train)}",
         f"{len(dev)} dev items: {_kinds(dev)}",
+    ]
+    lines = [
+        *([] if isinstance(config, EvaluateRecipe) else others),
         f"{len(data.held_out)} held-out items ({_named(wanted)}): {_kinds(data.held_out)}",
         *([pairs] if pairs else []),
         *plan,
