@@ -202,6 +202,8 @@ def test_a_failure_bounds_only_what_it_hides() -> None:
     judged = evaluation(*rows[:19])
     empty = next(m for m in METRICS if m.key == "empty")
     assert failure_bounds(judged, empty) is None  # every answer is there
+    unseen = [row("a", answer="\u200b\u2060"), row("b", answer=" "), row("c", answer="\u200b.")]
+    assert [empty.value(one) for one in unseen] == [1.0, 1.0, 0.0]
 
 
 def test_changes_are_paired_and_use_only_items_measured_twice() -> None:

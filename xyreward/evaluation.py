@@ -50,6 +50,7 @@ from xyreward.reward import Reward
 from xyreward.scoring import Score, score
 from xyreward.shown import KINDS, percent
 from xyreward.stats import Column, Estimate, means
+from xyreward.words import is_empty
 
 OPTIONS = ("A", "B")
 REPLIED = ("unparseable", "truncated")
@@ -745,7 +746,7 @@ def _no_solution(row: Row) -> float | None:
 
 
 def _empty(row: Row) -> float | None:
-    return None if row.answer is None else float(not row.answer.strip())
+    return None if row.answer is None else float(is_empty(row.answer))
 
 
 def _goal_served(row: Row) -> float | None:

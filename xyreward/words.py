@@ -1,8 +1,9 @@
-"""Words that messages of all modules need: singular or plural, near misses, money, characters."""
+"""Words that messages of all modules need: singular or plural, near misses, money; what says nothing."""
 
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 
 
@@ -33,6 +34,26 @@ def dollars(usd: float, unpriced: int, *, of: str = "call") -> str:
 def whole(text: str) -> str:
     """A text that UTF-8 has: half a surrogate pair, which models and servers leave, becomes a `?`."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def is_empty(answer: str) -> bool:
+    """Whether an answer has nothing in it that a reader would see.
+
+    Blanks, line ends, control characters, and what takes no ink: zero-width and other formats, fillers,
+    variation selectors. A policy that learned to write those alone has written nothing.
+    """
+    return all(
+        unicodedata.category(c) in _BLANK or c in _NO_INK or 0xE0100 <= ord(c) <= 0xE01EF
+        for c in answer
+    )
+
+
+_BLANK = frozenset({"Cc", "Cf", "Zl", "Zp", "Zs"})
+_NO_INK = frozenset(
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0"
+    + "".join(map(chr, range(0xFE00, 0xFE10)))
+)
+"""Joiners, fillers, an empty Braille pattern, variation selectors: letters, symbols or marks by category."""
 
 
 def of_whom(name: str, *, two: bool) -> str:

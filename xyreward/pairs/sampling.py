@@ -44,7 +44,7 @@ from xyreward.reading import ReadingProblem
 from xyreward.rubric import TYPICAL_OUTPUT_TOKENS
 from xyreward.scoring import run_sync
 from xyreward.verdict import JudgeFailure
-from xyreward.words import whole
+from xyreward.words import is_empty, whole
 
 REMOTE = ("chat:", "anthropic:")
 
@@ -394,7 +394,7 @@ def _sampled(
         candidates=tuple(kept),
         wanted=wanted,
         truncated=sum(bool(c.details["truncated"]) for c in candidates),
-        empty=sum(not c.text.strip() for c in kept),
+        empty=sum(is_empty(c.text) for c in kept),
         repeated=len(kept) - len(distinct),
         failed=dict(sorted((failed or {}).items())),
         resumed=resumed,
