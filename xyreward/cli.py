@@ -129,6 +129,10 @@ JUDGE_OPTIONS: Mapping[str, Any] = {
         bool | None,
         typer.Option("--batches", help="Message Batches: half the price, up to a day."),
     ],
+    "max_wait_h": Annotated[
+        float | None,
+        typer.Option("--max-wait", help="Hours that one batch is waited for. [default: 25]"),
+    ],
 }
 """Options of `load_judge` for judges that ask a model. None: not given, and then not handed on, so that
 judges which take none can be used without them."""
@@ -380,7 +384,7 @@ _command(app, "compare")(compare_runs)
 _command(app, "eval-results")(eval_results)
 _command(app)(_options(ITEM_OPTIONS, "loading")(_judge_options()(serve)))
 _command(build_app, epilog=BUILD_STATUSES)(
-    _judge_options(*(name for name in JUDGE_OPTIONS if name not in ("votes", "batches")))(forum)
+    _judge_options(*(name for name in JUDGE_OPTIONS if name != "votes"))(forum)
 )
 
 

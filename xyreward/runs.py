@@ -55,6 +55,7 @@ from xyreward.differing import was_and_is
 from xyreward.dispatch import Limits
 from xyreward.embedded import is_whole_safetensors
 from xyreward.errors import ConfigError, OtherVersion, RunFolderError, told
+from xyreward.judges import OF_BATCHES
 from xyreward.prices import without_url
 
 PACKAGES = (
@@ -89,7 +90,9 @@ BEFORE_TRAINING = (
     r"|samples[\w-]*\.jsonl(\.\w+)?"
 )
 """Files that are worth keeping, and do not depend on settings of the training."""
-OF_THE_BILL = frozenset({"store", "run", "budget_usd", "prices", *Limits.__dataclass_fields__})
+OF_THE_BILL = frozenset(
+    {"store", "run", "budget_usd", "prices", *OF_BATCHES, *Limits.__dataclass_fields__}
+)
 """Options of models that change what a run costs and how long it takes, and not what comes out: a budget that
 is spent may be raised, a server that is slow asked for less at a time."""
 ROUND = "round-"
