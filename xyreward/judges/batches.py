@@ -29,13 +29,15 @@ from urllib.parse import quote
 
 from xyreward.judges.anthropic import AnthropicEndpoint, read_message
 from xyreward.judges.calls import Call, CallError, JudgeStopped, Reply
-from xyreward.judges.transport import ServerStopped, json_body, scrub, tokens
+from xyreward.judges.transport import ServerStopped, json_body, replies_up_to, scrub, tokens
 from xyreward.store import Batch, BatchRow, VerdictStore
 from xyreward.words import noun
 
 PATH = "/v1/messages/batches"
 API_MAX_ROWS = 100_000
 API_MAX_BYTES = 256_000_000
+MAX_ROW_BYTES = 256 * 2**10
+"""Of one row of results, on average. A verdict with its thinking has a few thousand."""
 SUBMIT, LIST = "submitting a batch", "listing the batches"
 FINAL_ERRORS = ("invalid_request_error", "request_too_large", "not_found_error")
 """Types of errored rows that come again however often the row is sent."""
@@ -396,7 +398,7 @@ class MessageBatches:
                 undecided = True  # only its results tell whose it is
                 continue
             if batch_id not in self._tags:
-                results = await self._results(batch_id)
+                results = await self._results(batch_id, len(rows))
                 self._tags[batch_id] = {
                     str(row.get("custom_id")).partition("-")[0] for row in results
                 }
@@ -475,7 +477,7 @@ class MessageBatches:
         store = self._store
         rows = {row.custom_id: row for row in store.batches.rows(batch.batch_id)}
         try:
-            results = await self._results(batch.batch_id)
+            results = await self._results(batch.batch_id, len(rows))
         except ServerStopped as stopped:
             if stopped.status not in (404, 410):
                 raise
@@ -558,13 +560,14 @@ class MessageBatches:
             path, timeout=self._limits.request_timeout_s, query=query
         )
 
-    async def _results(self, batch_id: str) -> list[Mapping[str, Any]]:
-        """Results of a batch that has ended, in any order.
+    async def _results(self, batch_id: str, rows: int) -> list[Mapping[str, Any]]:
+        """Results of a batch of so many rows that has ended, in any order.
 
         From the documented path, not from `results_url`: behind a gateway that names another host,
         and the key would be sent there.
         """
-        response = await self._get(f"{PATH}/{quote(batch_id, safe='')}/results")
+        with replies_up_to(rows * MAX_ROW_BYTES):
+            response = await self._get(f"{PATH}/{quote(batch_id, safe='')}/results")
         try:
             # Bytes, because str.splitlines() would also split at line ends inside of strings.
             lines = [json.loads(line) for line in response.content.splitlines() if line.strip()]
