@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -141,8 +142,9 @@ def test_a_build_in_batches_makes_the_same_items_at_half_the_price(
         assert Path("half", name).read_bytes() == Path("whole", name).read_bytes(), name
 
 
-def test_killed_while_its_batch_is_on_its_way_it_pays_for_no_second_one(
-    run: Run, plan: ForumPlan, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_ended_while_its_batch_is_on_its_way_it_pays_for_no_second_one(
+    run: Run, plan: ForumPlan, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test-51d0b7a2c39e8f64")
     with FakeAPI(reply=plan.reply, batch_seconds=4.0) as api:
@@ -152,8 +154,11 @@ def test_killed_while_its_batch_is_on_its_way_it_pays_for_no_second_one(
             assert process.poll() is None
             assert time.monotonic() < until
             time.sleep(0.02)
-        process.kill()
-        ended(process)
+        process.send_signal(how)
+        first = ended(process)
+        assert first.status == (130 if how == signal.SIGINT else -how)
+        assert "Traceback" not in first.err
+        assert not Path("out").exists()
         last = ended(start(*batched(api, "out", "--batches")))
         assert last.status == 0, last.err
         assert (api.stats.batches, api.stats.calls) == (1, 0)
