@@ -424,22 +424,30 @@ class ModelAsker:
 
     def _stored(self, questions: Iterable[Question]) -> dict[str, Any]:
         """What the store has of these: key -> record. Changes nothing."""
-        of = {q.key: q for q in questions}
-        identities = {key: q.identity for key, q in of.items()}
-        found = dict(self.store.get_many(identities, identities))
-        missing = {unread_key(key): key for key in of if key not in found}
-        for name, late in self.store.get_many(missing).items():
-            question = of[missing[name]]
-            if (record := self._read_late(question, late)) is not None:
-                found[question.key] = record
-        return found
+        there, late = self._look(questions)
+        return {**there, **late}
 
     def _take_stored(self, questions: Iterable[Question]) -> dict[str, Any]:
         """As `_stored`; a reply that is read now is kept as what it says."""
-        found = self._stored(questions)
-        for key in found.keys() - self.store.get_many(found).keys():
-            self.store.put(found[key])
-        return found
+        there, late = self._look(questions)
+        for record in late.values():
+            self.store.put(record)
+        return {**there, **late}
+
+    def _look(
+        self, questions: Iterable[Question]
+    ) -> tuple[dict[str, StoredVerdict], dict[str, StoredVerdict]]:
+        """Records that are there, and those made of replies that were kept unread; both by key."""
+        of = {q.key: q for q in questions}
+        identities = {key: q.identity for key, q in of.items()}
+        there = self.store.get_many(identities, identities)
+        missing = {unread_key(key): key for key in of if key not in there}
+        late = {}
+        for name, kept in self.store.get_many(missing).items():
+            key = missing[name]
+            if (record := self._read_late(of[key], kept)) is not None:
+                late[key] = record
+        return there, late
 
     def _read_late(self, question: Question, late: StoredVerdict) -> StoredVerdict | None:
         """What a reply says that was kept unread (see `unread`); None where it cannot be used."""
