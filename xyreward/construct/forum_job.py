@@ -31,6 +31,7 @@ from xyreward.construct.job import (
     Bill,
     Spool,
     check_controls,
+    lot_size,
     without_duplicates,
     write_folder,
 )
@@ -142,7 +143,7 @@ class ForumJob:
         with tempfile.TemporaryFile() as file:
             spool: Spool[_Candidate] = Spool(file)
             offsets = self._look(spool, funnel, Problems(self.settings.strict), ReadCounts())
-            for lot in spool.lots(offsets):
+            for lot in spool.lots(offsets, lot_size(self.asker)):
                 found = extraction().estimate([one.thread for one in lot], self.asker)
                 total = found if total is None else total + found
             if total is None:
@@ -186,7 +187,7 @@ class ForumJob:
         tick = begin(len(offsets))
         asked: list[tuple[str, Kept[Notes] | Dropped | Failed]] = []
         stage = extraction()
-        for lot in spool.lots(offsets):
+        for lot in spool.lots(offsets, lot_size(self.asker)):
             outcomes = stage.run([one.thread for one in lot], self.asker, on_reply=tick)
             asked += zip((one.how for one in lot), outcomes, strict=True)
         funnel.add("extraction", (outcome for _, outcome in asked))

@@ -16,9 +16,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from itertools import chain
-from operator import add
 from typing import Any, Literal, TypeVar
 
 from xyreward.agreement import Gap, Rater, Ratings, figures
@@ -299,30 +297,33 @@ class Gates:
     def _inference(self, rows: Sequence[Row], found: GateFigures, begin: Begin) -> list[Outcome]:
         k, at_least = self.settings.inferences, self.settings.infer_at_least
         xy = _xy(rows)
-        goals = [
-            inference().run(xy, self.asker, number=number, on_reply=begin(len(xy)))
-            for number in range(k)
-        ]
+        # All at once, and not one time after the other: message batches take hours.
+        often = [(item, n) for item in xy for n in range(k)]
+        said = inference().run(
+            [item for item, _ in often],
+            self.asker,
+            number=[n for _, n in often],
+            on_reply=begin(len(often)),
+        )
         asked = {
-            (n, i): Compared(xy[i].query_text, goal.value, xy[i].intended_request)
-            for n, of_number in enumerate(goals)
-            for i, goal in enumerate(of_number)
+            place: Compared(item.query_text, goal.value, item.intended_request)
+            for place, ((item, _), goal) in enumerate(zip(often, said, strict=True))
             if isinstance(goal, Kept)
         }
         same = _compare(asked, self.asker, begin)
         hits: list[list[float | None]] = []
         of_xy: list[Outcome] = []
         for i, row in enumerate(row for row in rows if row.value.kind == "xy"):
-            tries = [(goals[n][i], same.get((n, i))) for n in range(k)]
+            tries = [(said[at], same.get(at)) for at in range(i * k, (i + 1) * k)]
             outcome, of_item = self._inferred(row, tries)
             of_xy.append(outcome)
             hits.append(of_item)
         found.put(
             {"inferences that are the intended request": list(chain.from_iterable(hits))},
-            [item for item in xy for _ in range(k)],
+            [item for item, _ in often],
         )
-        often = [None if None in one else float(_n(one) >= at_least) for one in hits]
-        found.put({f"items inferred at least {at_least} of {k} times": often}, xy)
+        enough = [None if None in one else float(_n(one) >= at_least) for one in hits]
+        found.put({f"items inferred at least {at_least} of {k} times": enough}, xy)
         found.prompts |= {"inference": infer_version(), "same goal": same_goal_version()}
         found.models["inference"] = self.asker.name_without_url
         return _by_kind(rows, of_xy, "control, not asked")
@@ -478,15 +479,15 @@ class Gates:
         return bills
 
     def _inference_bills(self, items: Sequence[Item]) -> list[tuple[ModelAsker, Estimate]]:
-        stage, numbers = inference(), range(self.settings.inferences)
-        bills = [stage.estimate(items, self.asker, number=n) for n in numbers]
+        often = [(item, n) for item in items for n in range(self.settings.inferences)]
+        rows, numbers = [item for item, _ in often], [n for _, n in often]
+        bill = inference().estimate(rows, self.asker, number=numbers)
+        goals = inference().known(rows, self.asker, number=numbers)
         pairs = [
             Compared(item.query_text, _known(goal, f"{n} {UNWRITTEN}"), item.intended_request)
-            for n in numbers
-            for item, goal in zip(items, stage.known(items, self.asker, number=n), strict=True)
+            for (item, n), goal in zip(often, goals, strict=True)
         ]
-        bills.append(same_goal().estimate(pairs, self.asker))
-        return [(self.asker, reduce(add, bills))]
+        return [(self.asker, bill + same_goal().estimate(pairs, self.asker))]
 
     def _second_bills(self, items: Sequence[Item]) -> list[tuple[ModelAsker, Estimate]]:
         found = labelling().estimate(items, self.second)

@@ -244,7 +244,7 @@ class Stage(Generic[R, T]):
         rows: Sequence[R],
         asker: ModelAsker,
         *,
-        number: int = 0,
+        number: int | Sequence[int] = 0,
         on_reply: Callable[[], object] | None = None,
     ) -> list[Kept[T] | Dropped | Failed]:
         """Ask about every row; one outcome per row, in order.
@@ -253,7 +253,7 @@ class Stage(Generic[R, T]):
             rows: any number of them. What the store has is not asked again.
             asker: whom to ask, within its budget.
             number: tells independent askings of the same row apart: 0 for the first, 1 for a second
-                opinion. Equal numbers have equal replies.
+                opinion. Equal numbers have equal replies. One for all rows, or one each.
             on_reply: called after each decided question, for progress bars.
 
         Raises:
@@ -264,18 +264,18 @@ class Stage(Generic[R, T]):
         if on_reply:
             asker.on_outcome = on_reply
         try:
-            return run_sync(self._run(rows, asker, number))
+            return run_sync(self._run(rows, asker, _each(number, rows)))
         finally:
             asker.on_outcome = told
 
     async def _run(
-        self, rows: Sequence[R], asker: ModelAsker, number: int
+        self, rows: Sequence[R], asker: ModelAsker, numbers: Sequence[int]
     ) -> list[Kept[T] | Dropped | Failed]:
         outcomes: dict[int, Kept[T] | Dropped | Failed] = {}
         todo = list(range(len(rows)))
         for attempt in range(1, TRIES + 1):
-            asked = [rows[i] for i in todo]
-            decided = await asker.decide(partial(self._questions, asked, asker, number))
+            asked, of = [rows[i] for i in todo], [numbers[i] for i in todo]
+            decided = await asker.decide(partial(self._questions, asked, asker, of))
             again = []
             for i, (_, found, _) in zip(todo, decided, strict=True):
                 if not isinstance(found, JudgeFailure):
@@ -312,7 +312,7 @@ class Stage(Generic[R, T]):
         return dataclasses.replace(decision, provenance=source)
 
     def known(
-        self, rows: Sequence[R], asker: ModelAsker, *, number: int = 0
+        self, rows: Sequence[R], asker: ModelAsker, *, number: int | Sequence[int] = 0
     ) -> list[Kept[T] | Dropped | None]:
         """What the store says of each row, in order; None where `run` would ask. Sends nothing.
 
@@ -325,7 +325,7 @@ class Stage(Generic[R, T]):
         if not asker._has_store:
             return best
         for parameters in asker.endpoint.possible_parameters:
-            questions = self._questions(rows, asker, number, parameters)
+            questions = self._questions(rows, asker, _each(number, rows), parameters)
             identities = {q.key: q.identity for q in questions}
             stored = asker.store.get_many(identities, identities)
             found = [
@@ -336,20 +336,26 @@ class Stage(Generic[R, T]):
                 best = found
         return best
 
-    def estimate(self, rows: Sequence[R], asker: ModelAsker, *, number: int = 0) -> Estimate:
+    def estimate(
+        self, rows: Sequence[R], asker: ModelAsker, *, number: int | Sequence[int] = 0
+    ) -> Estimate:
         """What `run` would take now, with what the store has. Sends nothing.
 
         Raises:
             StoreError: the store cannot be used.
         """
-        return asker.estimate_of(partial(self._questions, rows, asker, number))
+        return asker.estimate_of(partial(self._questions, rows, asker, _each(number, rows)))
 
     def _questions(
-        self, rows: Sequence[R], asker: ModelAsker, number: int, parameters: Mapping[str, Any]
+        self,
+        rows: Sequence[R],
+        asker: ModelAsker,
+        numbers: Sequence[int],
+        parameters: Mapping[str, Any],
     ) -> list[Question]:
         told = asker.asked_of(parameters)
         questions = []
-        for row in rows:
+        for row, number in zip(rows, numbers, strict=True):
             call = self.call(row)
             questions.append(
                 Question(
@@ -370,6 +376,10 @@ class Stage(Generic[R, T]):
                 )
             )
         return questions
+
+
+def _each(number: int | Sequence[int], rows: Sequence[Any]) -> Sequence[int]:
+    return [number] * len(rows) if isinstance(number, int) else number
 
 
 def again(call: Call, complaints: Sequence[str]) -> Call:
