@@ -132,6 +132,7 @@ def test_the_funnel_of_a_thousand_threads_is_what_the_plan_says(tmp_path: Path) 
     assert card.count("| duplicates | 800 | 770 | 30 | 0 |") == 1
     assert "| second pass, same kind | 0.98 [0.95, 1.00] | 208 |" in card
     assert "- judge: by `chat:judge` `xy-1-" in card
+    assert card.count("- inferred from the query alone: Get to the goal of case ") == 4
 
 
 def draw_controls(plan: ForumPlan, n: int) -> list[str]:

@@ -199,6 +199,25 @@ def test_another_kind_is_dropped_and_a_reading_that_failed_is_no_disagreement(
     assert "same_intended" not in left["i4"].meta["gates"]["second_pass"]
 
 
+def test_without_items_every_gate_is_there_and_measures_nothing(tmp_path: Path) -> None:
+    with FakeAPI(reply=says) as api:
+        for rows in ([], items("[control]")):
+            found, steps, left = run(
+                api, tmp_path, rows, judge=scripted(), inferences=1, second_pass=1.0
+            )
+            assert left == {}
+            assert list(steps) == [
+                "words",
+                "controls",
+                "inference",
+                "second pass",
+                "judge",
+                "controls, again",
+            ]
+            assert set(found.figures.values()) == {None}
+        assert api.stats.requests == 0
+
+
 def test_a_share_is_drawn_by_id(tmp_path: Path) -> None:
     with FakeAPI(reply=says) as api:
         _, steps, left = run(api, tmp_path, items(*[""] * 20), second_pass=0.3)

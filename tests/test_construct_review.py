@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from pair_sets import HOSTILE
-from test_annotate import BACKSPACE, BROWSER, ENTER, ESCAPE, data_of, show  # noqa: F401  # a fixture
+from test_annotate import BACKSPACE, ENTER, ESCAPE, data_of, show  # noqa: F401  # a fixture
 from test_cli import run as run
-from test_page import CONTRAST, browser, trap  # noqa: F401  # fixtures
+from test_page import BROWSER, CONTRAST, browser, trap  # noqa: F401  # fixtures
 
 from xyreward import load_items
 from xyreward.construct.job import write_items

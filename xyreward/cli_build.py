@@ -115,11 +115,11 @@ def forum(
         cli._say(line)
     cli._say(f"{counted(len(built.items), 'item')} in {out / 'items.jsonl'}, described in card.md")
     cli._say_bill(job.gates.models)
-    failed = any(step.failed for step in built.funnel.steps)
-    if failed or built.problems.count:
+    if built.problems.count:
         cli._say(
             f"{counted(built.problems.count, 'row')} of the source could not be used; card.md has them"
         )
+    if _say_failed(built.funnel) or built.problems.count:
         raise typer.Exit(cli.FAILED)
 
 
@@ -203,7 +203,7 @@ def guides(
             f"{counted(built.problems.count, 'guide or row', 'guides and rows')} could not be used; "
             "card.md has them"
         )
-    if built.problems.count or any(step.failed for step in built.funnel.steps):
+    if _say_failed(built.funnel) or built.problems.count:
         raise typer.Exit(cli.FAILED)
 
 
@@ -328,6 +328,18 @@ def _billed(out: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     if options.get("run") or run_of_environment():
         return dict(options)
     return {**options, "run": f"build {out.resolve()}"}
+
+
+def _say_failed(funnel: Any) -> int:
+    from xyreward import cli
+
+    failed = sum(sum(step.failed.values()) for step in funnel.steps)
+    if failed:
+        cli._say(
+            f"{counted(failed, 'row')} failed for want of a reply that could be used; the same command asks "
+            "again"
+        )
+    return failed
 
 
 def _say_bills(bills: Sequence[Any]) -> None:

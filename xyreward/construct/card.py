@@ -86,6 +86,9 @@ def card(
                 f"- wanted: {plain(item.intended_request)}",
                 f"- misconception: {plain(item.misconception)}",
             ]
+            for one in item.meta.get("gates", {}).get("inference", ()):
+                hit = "the same" if one["same"] else "another"
+                lines += [f"- inferred from the query alone: {plain(one['goal'])} ({hit})"]
         lines += [""]
     if problem_count:
         lines += ["## Rows that could not be used", ""]

@@ -204,7 +204,8 @@ class Gates:
     @property
     def asked(self) -> list[ModelAsker | Judge]:
         """Who is asked, each once, the asker first."""
-        found = [self.asker, self.second, *([] if self.judge is None else [self.judge])]
+        judge: list[ModelAsker | Judge] = [] if self.judge is None else [self.judge]
+        found = [self.asker, self.second, *judge]
         return list({id(one): one for one in found}.values())
 
     @property
@@ -545,8 +546,8 @@ def judged(
     """
     asking = model_judges(judge)
     told = [one.on_outcome for one in asking]
-    for one in asking:
-        one.on_outcome = tick
+    for asker in asking:
+        asker.on_outcome = tick
     found: dict[int, Verdict | JudgeFailure] = {}
     todo = list(range(len(items)))
     try:
@@ -566,8 +567,8 @@ def judged(
             if not todo:
                 break
     finally:
-        for one, before in zip(asking, told, strict=True):
-            one.on_outcome = before
+        for asker, before in zip(asking, told, strict=True):
+            asker.on_outcome = before
     return [found[i] for i in range(len(items))]
 
 

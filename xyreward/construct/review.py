@@ -111,7 +111,7 @@ def _unit(item: Item) -> dict[str, Any]:
         ]
     meant = meant_as(item)
     for n, reference in enumerate(item.references):
-        kind = (reference.kind or meant.get(n, "unnamed")).replace("_", "-")
+        kind = str(reference.kind or meant.get(n) or "of no kind").replace("_", "-")
         by = [reference.author or reference.origin, reference.licence or "licence unknown"]
         about = ", ".join(one for one in by if one)
         texts.append((f"references.{n}", f"Reference {n + 1}, {kind}", reference.text, about))
