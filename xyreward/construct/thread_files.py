@@ -358,7 +358,7 @@ def _sort(
                 others += 1
                 continue
             body = get("Body")
-            if not body or not _NUMBERS.fullmatch(f"{name} {thread} {get('Score')}"):
+            if not body or not thread or not _NUMBERS.fullmatch(f"{name} {thread} {get('Score')}"):
                 problems.tell(f"{source.place(place)}: {_wrong(row, kind)}; left out")
                 continue
             # Not the number itself: ids may all be multiples of ten. Knuth's multiplicative hash.
