@@ -39,6 +39,8 @@ from xyreward.splits import near_duplicates
 
 LOT = 1000
 """Threads that are asked about together, and are in memory."""
+LOT_BATCHED = 10_000
+"""The same for message batches, of which each may take hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class ForumJob:
         funnel, total = Funnel(), None
         with tempfile.TemporaryFile() as file:
             offsets = self._look(file, funnel, Problems(self.settings.strict), ReadCounts())
-            for lot in _lots(file, offsets):
+            for lot in self._lots(file, offsets):
                 found = extraction().estimate([one.thread for one in lot], self.asker)
                 total = found if total is None else total + found
         return funnel, total
@@ -122,7 +124,7 @@ class ForumJob:
             tick = on_reply(len(offsets))
             asked: list[tuple[str, Kept[Notes] | Dropped | Failed]] = []
             stage = extraction()
-            for lot in _lots(file, offsets):
+            for lot in self._lots(file, offsets):
                 outcomes = stage.run([one.thread for one in lot], self.asker, on_reply=tick)
                 asked += zip((one.how for one in lot), outcomes, strict=True)
         funnel.add("extraction", (outcome for _, outcome in asked))
@@ -184,6 +186,16 @@ class ForumJob:
         funnel.counted("limit", ways, +beyond)
         return sorted(at for _, at, _ in within)
 
+    def _lots(self, file: IO[bytes], offsets: Sequence[int]) -> Iterator[list[_Candidate]]:
+        def load(at: int) -> _Candidate:
+            file.seek(at)
+            one: _Candidate = pickle.load(file)  # noqa: S301  # written by this process
+            return one
+
+        them = map(load, offsets)
+        while lot := list(islice(them, LOT_BATCHED if self.asker.in_batches else LOT)):
+            yield lot
+
     def _recall(
         self, funnel: Funnel, asked: Sequence[tuple[str, Kept[Notes] | Dropped | Failed]]
     ) -> Recall:
@@ -220,17 +232,6 @@ class ForumJob:
             else Dropped("controls beyond their share")
             for one in kept
         ]
-
-
-def _lots(file: IO[bytes], offsets: Sequence[int]) -> Iterator[list[_Candidate]]:
-    def load(at: int) -> _Candidate:
-        file.seek(at)
-        one: _Candidate = pickle.load(file)  # noqa: S301  # written by this process
-        return one
-
-    them = map(load, offsets)
-    while lot := list(islice(them, LOT)):
-        yield lot
 
 
 def _licensed(one: Kept[Notes]) -> Kept[Notes] | Dropped:
