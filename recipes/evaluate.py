@@ -6,7 +6,8 @@
     python recipes/evaluate.py --model answers:my.jsonl --output-dir runs/mine
 
 A policy is `embedded:smollm2-135m`, a folder, a hub name, the folder or hub name of an adapter, one behind
-an API, or a file of its answers. `xyreward eval` does the same without a checkout; docs/evaluate.md.
+an API, or a file of its answers. `xyreward eval` does the same without a checkout, with the same exit
+statuses; docs/evaluate.md.
 Without --config it takes configs/evaluate/quickstart.yaml.
 """
 
@@ -29,7 +30,11 @@ def main() -> None:
     if arguments.dry_run:
         job.print_estimate()
         return
-    job.run()
+    job.begin()
+    with recipe.on_the_way():
+        job.run()
+    if job.status:
+        raise SystemExit(job.status)
 
 
 if __name__ == "__main__":

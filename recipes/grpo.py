@@ -35,6 +35,7 @@ def main() -> None:
         cost = grpo.estimate(config, prompts, settings)
         recipe.print_estimate(config, data, 2, cost, grpo.plan(settings, prompts))
         return
+    grpo.check_vllm(config, arguments.places)
     run = recipe.Run(config, arguments)
     facts = run.record_data(data, prompts)
     for line in grpo.plan(settings, prompts):

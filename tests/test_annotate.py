@@ -87,7 +87,7 @@ def test_the_order_is_drawn_by_the_seed_and_not_by_the_file() -> None:
 
 def test_answers_given_twice_are_there_once_and_empty_ones_not_at_all() -> None:
     some = rows()
-    more: list[Row] = [some[0], ({"item_id": "i1", "answer": " \n"}, some[1][1])]
+    more: list[Row] = [some[0], ({"item_id": "i1", "answer": " \u200b\n"}, some[1][1])]
     made = sheet([*some, *more])
     assert (made.answers, made.repeated, made.empty) == (6, 1, 1)
     with pytest.raises(DataError, match="no answer to label"):

@@ -15,6 +15,7 @@ from xyreward.answering import (
     check_conditions,
     check_how,
     described_how,
+    described_picks,
     place_of,
     read_letter,
     replies_in_letters,
@@ -275,6 +276,8 @@ def test_a_messages_api_is_asked_without_a_temperature_and_the_report_says_so(ap
     write(policy, [XY], How())
     assert "temperature" not in bodies(api)[-1]
     assert "takes none" in described_how(policy, How())
+    assert described_picks(policy, How()).endswith("sampled at the API's own temperature")
+    assert described_picks(remote(api), How()) == ""
     assert described_how(remote(api), How()) == "1 per item, greedy"
     with pytest.raises(ConfigError, match="takes none and samples at 1"):
         RemotePolicy.load("anthropic:claude-haiku-5-5", temperature=0.5)
@@ -331,6 +334,7 @@ def test_a_file_of_answers_is_a_policy(tmp_path: Path) -> None:
     assert found.rows[1].verdict is not None
     assert found.rows[1].verdict["focus"] == "neither"
     assert described_how(policy, How()) == "from a file, up to 2 per item"
+    assert described_picks(policy, How()) == ""
 
 
 def test_items_without_an_answer_are_an_error_or_failures(tmp_path: Path) -> None:

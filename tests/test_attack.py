@@ -168,7 +168,7 @@ def test_the_table_has_the_total_and_only_rows_that_were_paid() -> None:
 
 def test_a_gain_of_nothing_has_no_sign() -> None:
     text = attack(WordJudge("no such word"), [make_item()], tries=0).to_markdown()
-    assert f"known attacks: paid 0 of {5 * len(ATTACKS)}, 0.0 % (no interval: one item)." in text
+    assert f"known attacks: paid 0 of {5 * len(ATTACKS)}, 0.0 % (no interval: one cluster)." in text
     assert not re.search(r"[+-]0\.000", text)
     assert text.count("| 0.000 |") > 0
     assert len([line for line in text.splitlines() if line.startswith("| ")]) == 6

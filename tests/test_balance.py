@@ -186,7 +186,7 @@ def test_what_cannot_be_balanced_stays_and_the_rest_is_balanced() -> None:
     assert len(kept) == 111
     assert found["markdown"] == pytest.approx(0.55, abs=0.005)
     audit = audit_pairs(
-        PairSet(tuple(kept), {"left out for balance": len(left)}, candidates=200),
+        PairSet(tuple(kept), {"for balance": len(left)}, candidates=200),
         limits=AuditLimits(balanced=True),
     )
     assert [p.split(":")[0] for p in audit.problems] == ["shortcut longer"]
@@ -224,7 +224,7 @@ def test_the_bundled_items_can_be_balanced(mini: list[Item]) -> None:
     assert furthest(kept) <= 0.05 + 1e-9
     assert len(kept) >= 300
     assert len(kept) + len(left) == len(found.pairs)
-    made = PairSet(tuple(kept), {"left out for balance": len(left)}, candidates=len(found.pairs))
+    made = PairSet(tuple(kept), {"for balance": len(left)}, candidates=len(found.pairs))
     assert audit_pairs(made, limits=AuditLimits(balanced=True)).ok
 
 

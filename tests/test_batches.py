@@ -593,6 +593,7 @@ def test_progress_is_told_as_it_happens(path: Path) -> None:
 
 
 BATCHES = "/v1/messages/batches"
+MESSAGE = {"content": [{"type": "text", "text": "{}"}], "stop_reason": "end_turn"}
 TAKEN = {"id": "b1", "processing_status": "ended", "created_at": "2026-11-30T00:00:00Z"}
 NONE: Any = (200, {}, {"data": [], "has_more": False})
 ENDLESS: Any = {
@@ -646,3 +647,35 @@ def test_a_step_that_never_works_ends_the_run_whatever_else_works(
     answers = {BATCHES + below: answer for below, answer in {"": NONE, **by_path}.items()}
     with Apart(post, answers) as server, pytest.raises(JudgeStopped, match=message):
         bring_home(server.url, path, requests(2), limits=limits, timeout=10)
+
+
+def test_results_may_be_as_large_as_their_rows_allow_and_no_larger(path: Path) -> None:
+    padding = b" " * (33 * 2**20)  # above what a single reply may have
+
+    def results(rows: int, path: Path) -> Any:
+        with VerdictStore.open(path) as store:
+            added = [
+                BatchRow(f"tag-{i}", f"key-{i}", "{}", store.ledger.reserve("test", 0.01))
+                for i in range(rows)
+            ]
+            name = store.batches.add(added, judge="anthropic:claude-sonnet-5-5", run="test")
+            store.batches.submitted(name, f"b{rows}")
+        lines = [
+            json.dumps(
+                {"custom_id": f"tag-{i}", "result": {"type": "succeeded", "message": MESSAGE}}
+            )
+            for i in range(rows)
+        ]
+        return (200, {}, padding + b"\n" + "\n".join(lines).encode())
+
+    enough = {"/b200": (200, {}, TAKEN), "/b200/results": results(200, path), "": NONE}
+    with Apart(ERROR, {BATCHES + below: answer for below, answer in enough.items()}) as server:
+        report, _ = bring_home(server.url, path, requests(200))
+    assert report.received == 200
+    other = path.with_name("other.sqlite")
+    few = {"/b2": (200, {}, TAKEN), "/b2/results": results(2, other), "": NONE}
+    with (
+        Apart(ERROR, {BATCHES + below: answer for below, answer in few.items()}) as server,
+        pytest.raises(JudgeStopped, match=r"collecting batch b2 has failed .* more than 32 MiB"),
+    ):
+        bring_home(server.url, other, requests(2), limits=replace(QUICK, outage_s=0.1))

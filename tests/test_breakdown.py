@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rows import DIRECT, GOAL, LITERAL, evaluation, failed, row
 
-from xyreward.breakdown import FEW, breakdown, failure_rates
+from xyreward.breakdown import breakdown, failure_rates
 from xyreward.evaluation import (
     METRICS,
     Row,
@@ -18,6 +18,7 @@ from xyreward.evaluation import (
     metrics_of,
 )
 from xyreward.report import build_report
+from xyreward.stats import FEW
 from xyreward.verdict import Labels
 
 

@@ -335,7 +335,7 @@ def test_the_closing_lines_count_and_average_by_kind_of_item(run: Callable[..., 
         "8 answers in out.jsonl\njudged 5, without a verdict 1, empty 2 (reward 0, no call)\n"
         in done.out
     )
-    assert "mean reward, controls: 0.000 (no interval), n 1\n" in done.out
+    assert "mean reward, controls: 0.000 (no interval: one cluster), n 1\n" in done.out
     hidden = r"mean reward, items with a hidden goal: 0.833 .95 % interval over items 0\.\d+ to 1.000., n 6"
     assert re.search(hidden, done.out), done.out
     assert "without a verdict: 1 (timeout 1); its reward is null\n" in done.out

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -178,3 +180,56 @@ def test_killed_at_random_with_a_fifth_of_calls_failing_the_output_is_that_of_a_
     assert kills >= 4
     for name in ("items.jsonl", "funnel.json", "card.md"):
         assert Path("rough", name).read_bytes() == Path("clean", name).read_bytes(), name
+
+
+# ---------------------------------------------------------------- message batches
+
+
+def batched(api: FakeAPI, out: str, *more: str) -> list[str]:
+    there = ["--model", "anthropic", "--base-url", api.base_url, "--schema", "json_schema"]
+    return ["build", "forum", "Posts.xml", "--site", SITE, *there, "--out", out, *more]
+
+
+def test_a_build_in_batches_makes_the_same_items_at_half_the_price(
+    run: Run, plan: ForumPlan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test-51d0b7a2c39e8f64")
+    faults = Faults({"errored": 0.1, "expired": 0.1})
+    with FakeAPI(reply=plan.reply, batch_faults=faults) as api:
+        worst = []
+        for more in ([], ["--batches"]):
+            bill = run(*batched(api, "half", "--dry-run", *more))
+            worst.append(float(re.findall(r"at most (\d+\.\d+)", bill.out)[-1]))
+        assert worst[1] == pytest.approx(worst[0] / 2, abs=0.011)
+        assert run(*batched(api, "half", "--batches")).status == 0
+        assert api.stats.calls == 0
+        assert api.stats.batches > 1
+        assert min(api.stats.batch_rows[end] for end in ("errored", "expired")) > 0
+        # Its replies are hits for single calls.
+        assert run(*batched(api, "whole")).status == 0
+        assert api.stats.calls == 0
+    for name in ("items.jsonl", "funnel.json", "card.md"):
+        assert Path("half", name).read_bytes() == Path("whole", name).read_bytes(), name
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_ended_while_its_batch_is_on_its_way_it_pays_for_no_second_one(
+    run: Run, plan: ForumPlan, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test-51d0b7a2c39e8f64")
+    with FakeAPI(reply=plan.reply, batch_seconds=4.0) as api:
+        process = start(*batched(api, "out", "--batches"))
+        until = time.monotonic() + 100
+        while api.stats.batches == 0:
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        process.send_signal(how)
+        first = ended(process)
+        assert first.status == (130 if how == signal.SIGINT else -how)
+        assert "Traceback" not in first.err
+        assert not Path("out").exists()
+        last = ended(start(*batched(api, "out", "--batches")))
+        assert last.status == 0, last.err
+        assert (api.stats.batches, api.stats.calls) == (1, 0)
+    assert len(load_items("out/items.jsonl")) > 20

@@ -4,12 +4,13 @@ import inspect
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,27 @@ def test_a_policy_behind_an_api_leaves_a_run_folder_and_needs_no_torch(
     assert "# Held-out evaluation" in done.stdout
 
 
+def test_picks_that_are_drawn_are_said_to_be_and_greedy_ones_are_not(
+    run: Run, tmp_path: Path
+) -> None:
+    asked = []
+
+    def reply(body: dict[str, Any]) -> str | None:
+        if "Reply with one letter" in str(body["messages"]):
+            asked.append(body["temperature"])
+        return answered(body)
+
+    with FakeAPI(reply=reply) as api:
+        for out, more, temperature in (("a", [], 0.0), ("b", ["--temperature", "0.7"], 0.7)):
+            asked.clear()
+            assert run(*command(api, "--conditions", "picking", "--out", out, *more)).status == 0
+            assert set(asked) == {temperature}
+            notes = json.loads((tmp_path / out / "report.json").read_text())["notes"]
+            told = "picks: one reply in each order, sampled at temperature 0.7"
+            assert (told in notes) == bool(more)
+            assert any("picks: " in note for note in notes) == bool(more)
+
+
 def test_the_bill_is_exact_before_and_nothing_is_left_of_it_after(
     run: Run, api: FakeAPI, tmp_path: Path
 ) -> None:
@@ -197,6 +219,14 @@ def test_a_file_of_answers_is_a_policy(run: Run, tmp_path: Path) -> None:
     found = rows(tmp_path / "mine")
     assert (found.policy, found.parts, found.judge) == ("them", ("writing",), judge)
     assert len(found.rows) == 6
+    told = json.loads((tmp_path / "mine/report.json").read_text())["facts"]
+    assert {"held-out items", "held-out hash"} <= told.keys()
+    assert not any("train" in name for name in told)  # nothing is trained here
+    data = tmp_path / "mine/data.json"  # an early version told it, and its run is gone on with
+    data.write_text(
+        json.dumps({**json.loads(data.read_text()), "train items": 144, "train hash": "0"})
+    )
+    assert run(*arguments, "--limit", "3", "--out", "mine").status == 0
     with (tmp_path / "theirs.jsonl").open("a") as stream:
         stream.write("\n")
     changed = ended(start(*arguments, "--limit", "3", "--out", "mine"))
@@ -509,6 +539,43 @@ def test_what_lacks_in_any_condition_shows_in_the_exit_status(
         assert ended(start(*arguments)).status == 1
         api.change(faults=Faults())
         assert ended(start(*arguments)).status == 0
+
+
+def test_the_recipe_and_the_command_end_with_the_same_statuses(
+    api: FakeAPI, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = Path(__file__).parent.parent / "recipes/evaluate.py"
+
+    def of_recipe(out: str, *more: str) -> Any:
+        given = [f"--model=chat:policy@{api.base_url}", "--output-dir", out, "--set"]
+        judge = f"evaluation.judge=chat:judge@{api.base_url}"
+        flags = ["--set", "evaluation.limit=1", "--set", "evaluation.parts=[writing]", *more]
+        monkeypatch.setattr(sys, "argv", [str(recipe), *given, judge, *flags])
+        monkeypatch.setattr("xyreward.recipe._begun", [])
+        try:
+            runpy.run_path(str(recipe), run_name="__main__")
+        except SystemExit as end:
+            return end.code
+        return 0
+
+    def of_command(out: str, *more: str) -> Any:
+        arguments = command(api, "--conditions", "writing", "--out", out, *more)
+        return run(*("1" if one == "4" else one for one in arguments)).status
+
+    def refused(body: Mapping[str, Any], _seen: int) -> str | None:
+        return "refusal" if body["model"] == "policy" else None
+
+    def both(*expected: int, to_recipe: Sequence[str] = (), to_command: Sequence[str] = ()) -> None:
+        got = of_recipe(f"r{expected}", *to_recipe), of_command(f"c{expected}", *to_command)
+        assert got == expected
+
+    both(0, 0)
+    api.change(faults=Faults(choose=refused))
+    monkeypatch.setenv("XYREWARD_STORE", str(tmp_path / "other.sqlite"))
+    both(1, 1)
+    both(2, 2, to_recipe=["--set", "evaluation.sources=[none]"], to_command=["--sources", "none"])
+    api.change(faults=Faults(choose=lambda _body, _seen: "401"))
+    both(3, 3)
 
 
 def test_configurations_read_back_from_what_they_left(

@@ -161,8 +161,12 @@ def test_a_failed_judgement_is_no_number_and_gives_bounds_on_each_side(
     assert told["differences"]["B - A"]["n"] == 7
     assert told["differences"]["B - A"]["failure_bounds"] == (0, 1 / 8)
     page = to_markdown(found)
-    assert "| judge failures | | xy 0 of 8; control 0 of 4 | xy 1 of 8; control 0 of 4 |  |" in page
-    assert "n/a: 12.5% of judgements on xy items failed, more than max_failure_rate=5.0%" in page
+    counts = [f"items with a hidden goal: {n} of 8; controls: 0 of 4" for n in (0, 1)]
+    assert f"| judge failures | | {' | '.join(counts)} |  |" in page
+    assert (
+        "n/a: 12.5 % of judgements on items with a hidden goal failed, more than max_failure_rate=5.0 %"
+        in page
+    )
     assert "(with failures: +0 to +12)" in page
 
 
@@ -330,7 +334,7 @@ def test_an_evaluation_without_writing_is_compared_by_what_both_have(
     assert line(found, "picking")["runs"]["A"] is None
     page = to_markdown(found)
     assert "| judge | | `j` | none |  |" in page
-    assert "| xy 0 of 8; control 0 of 4 | not judged |" in page
+    assert "| items with a hidden goal: 0 of 8; controls: 0 of 4 | not judged |" in page
 
 
 def test_what_is_no_run_is_named_with_what_there_is(tmp_path: Path, dpo: str) -> None:

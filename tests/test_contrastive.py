@@ -18,6 +18,7 @@ from xyreward.pairs.contrastive import (
     only_judge_is_writer,
     write_contrast,
 )
+from xyreward.prices import Prices
 from xyreward.testing import FakeAPI, Faults, ScriptedJudge, make_item
 from xyreward.verdict import Labels
 
@@ -236,6 +237,18 @@ def test_a_writer_who_is_the_only_judge_is_told(
     assert (found is not None) == warned
     if found:
         assert "judged by no other model" in found
+
+
+def test_in_batches_it_writes_the_same_at_half_the_price(api: FakeAPI, tmp_path: Path) -> None:
+    whole = write_contrast(ITEMS, WRITER, base_url=api.base_url, store=tmp_path / "other.sqlite")
+    calls = api.stats.calls
+    found = write_contrast(ITEMS, WRITER, base_url=api.base_url, batches=True)
+    assert (api.stats.calls, api.stats.batches) == (calls, 1)
+    assert found.candidates == whole.candidates
+    prices = Prices.load()
+    assert found.cost_usd == pytest.approx(prices.cost(api.stats.batch_usage, WRITER, batch=True))
+    assert found.cost_usd == pytest.approx((prices.cost(api.stats.batch_usage, WRITER) or 0) / 2)
+    assert write_contrast(ITEMS, WRITER, base_url=api.base_url).resumed == 9
 
 
 def test_the_warning_comes_with_the_answers_and_from_a_loaded_judge(api: FakeAPI) -> None:

@@ -83,7 +83,10 @@ def failure(
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     for name in os.environ:
-        if name.startswith(("ANTHROPIC_", "OPENAI_", "XYREWARD_CHAT")) or "proxy" in name.lower():
+        if (
+            name.startswith(("ANTHROPIC_", "OPENAI_", "XYREWARD_CHAT", "XYREWARD_HTTP"))
+            or "proxy" in name.lower()
+        ):
             monkeypatch.delenv(name)
     monkeypatch.setenv("ANTHROPIC_CONFIG_DIR", str(tmp_path / "no-profile-here"))
 
@@ -586,6 +589,7 @@ def test_an_impossible_environment_is_named_without_its_password(
     monkeypatch: pytest.MonkeyPatch, kind: Any, name: str, value: str
 ) -> None:
     monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XYREWARD_HTTP_KEY_HOSTS", "192.0.2.1")
     endpoint = kind(model="m", base_url="http://192.0.2.1", api_key=KEY, schema="plain")
     stopped = failure(endpoint, timeout=0.2)
     assert isinstance(stopped, JudgeStopped)
@@ -706,9 +710,97 @@ def test_a_key_for_openai_is_not_sent_in_clear_to_another_machine(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     assert chat("http://node7:8000", api_key=None)._key()[0] is None
+    chat("http://node7:8000", api_key=None).check_key()
     assert chat("https://api.openai.com", api_key=None)._key()[0] == KEY
-    monkeypatch.setenv("XYREWARD_CHAT_KEY", "mine")
-    assert chat("http://node7:8000", api_key=None)._key()[0] == "mine"
+
+
+@BOTH
+def test_a_key_is_not_sent_in_clear_to_another_machine_unless_that_is_allowed(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Canned((200, {}, ok(make))) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)  # who would see it
+        for check in (lambda e: e.check_key(), send):
+            with pytest.raises(JudgeStopped, match=r"unencrypted to node7\.example, ") as caught:
+                check(make("http://node7.example:8000"))
+            assert "the api_key given" in str(caught.value)
+            assert "XYREWARD_HTTP_KEY_HOSTS=node7.example" in str(caught.value)
+            assert KEY not in "".join(traceback.format_exception(caught.value))
+        monkeypatch.setenv("XYREWARD_HTTP_KEY_HOSTS", "node8, node7.example")
+        send(make("http://node7.example:8000"))
+        with pytest.raises(JudgeStopped, match="unencrypted to node9"):
+            send(make("http://node9:8000"))
+        assert [path.partition("/v1")[0] for path, _, _ in proxy.asked] == [
+            "http://node7.example:8000"
+        ]
+
+
+@pytest.mark.parametrize("name", ["XYREWARD_CHAT_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY"])
+def test_a_key_of_the_environment_is_not_sent_in_clear_either(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "t0ken-of-a-gateway-81f3")
+    make = chat if name == "XYREWARD_CHAT_KEY" else claude
+    with pytest.raises(JudgeStopped, match="unencrypted to node7") as caught:
+        make("http://node7:8000", api_key=None).check_key()
+    assert "t0ken" not in str(caught.value)
+    make("https://node7:8000", api_key=None).check_key()
+    make("http://127.0.0.1:8000", api_key=None).check_key()
+
+
+# ---------------------------------------------------------------- bodies without end
+
+
+class Flood(Canned):
+    """A server whose reply never ends, in chunks; `packed` names a compression that it claims."""
+
+    def __init__(self, status: int = 200, packed: str = "") -> None:
+        super().__init__((status, {}, {}))
+        self.sent = 0
+        flood = self
+
+        class Handler(self.server.RequestHandlerClass):  # type: ignore[misc, name-defined]
+            def answer(self) -> None:
+                self.rfile.read(int(self.headers.get("content-length") or 0))
+                self.send_response(status)
+                self.send_header("content-type", "application/json")
+                self.send_header("transfer-encoding", "chunked")
+                if packed:
+                    self.send_header("content-encoding", packed)
+                self.end_headers()
+                piece = b" " * 2**20
+                with contextlib.suppress(OSError):
+                    while flood.sent < 256:
+                        self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+                        flood.sent += 1
+                self.close_connection = True
+
+            do_GET = do_POST = answer  # noqa: N815
+
+        self.server.RequestHandlerClass = Handler
+
+
+@BOTH
+@pytest.mark.parametrize("status", [200, 500])
+def test_a_body_without_end_is_a_failure_after_32_mib(make: Make, status: int) -> None:
+    flood = Flood(status)
+    with flood as server:
+        error = failure(make(server.url), timeout=60)
+        assert flood.sent < 100  # MiB; what is above 32 lies in buffers of the network
+    assert isinstance(error, CallError)
+    assert (error.kind, error.retry, error.possibly_billed) == ("transport", False, True)
+    assert error.detail == "a reply came, but its body has more than 32 MiB"
+
+
+@BOTH
+def test_a_body_that_is_compressed_unasked_is_not_unpacked(make: Make) -> None:
+    with Flood(packed="gzip") as server:
+        error = failure(make(server.url), timeout=60)
+    assert isinstance(error, CallError)
+    assert error.detail == "a reply came, but its body is compressed, which was not asked for"
+    with Canned((200, {}, ok(make))) as server:
+        send(make(server.url))
+        assert server.asked[0][1]["accept-encoding"] == "identity"
 
 
 @BOTH
@@ -750,6 +842,7 @@ def test_a_proxy_variable_holds_for_other_machines(
 ) -> None:
     with Canned((200, {}, ok(make))) as proxy:
         monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        monkeypatch.setenv("XYREWARD_HTTP_KEY_HOSTS", "judge.invalid")
         send(make("http://judge.invalid:8000"))
         assert proxy.asked[0][0].startswith("http://judge.invalid:8000/v1/")
 

@@ -132,7 +132,7 @@ def test_figures_of_which_too_many_judgements_failed_are_refused(tmp_path: Path)
     (one, *_) = entries(eval_results(run(tmp_path, few)))
     assert "1 of 30 judgements failed" in one.notes
     many = replace(AFTER, rows=(*(failed(f"x{i}") for i in range(2)), *AFTER.rows[2:]))
-    assert "6.7% of the judgements failed, more than 5.0%" in problems(run(tmp_path, many))[0]
+    assert "6.7 % of the judgements failed, more than 5.0 %" in problems(run(tmp_path, many))[0]
     assert "n 28" in eval_results(tmp_path, max_failure_rate=0.1)
 
 
@@ -207,7 +207,7 @@ def test_picking_with_too_many_items_without_a_pick_is_refused_and_others_are_to
     written(tmp_path, before)
     if nothing > 3:
         (problem,) = problems(tmp_path)
-        assert f"picking: {nothing} of 60 picked nothing, more than 5.0%" in problem
+        assert f"picking: {nothing} of 60 picked nothing, more than 5.0 %" in problem
     (one,) = entries(eval_results(tmp_path, max_failure_rate=1))
     assert f"{nothing} of 60 picked nothing" in one.notes
     (index,) = model_index(build_report(before, facts=FACTS), ITEMS, "run", WHOLE)
@@ -231,6 +231,46 @@ def test_metrics_that_are_not_there_are_named_all_at_once(tmp_path: Path) -> Non
         "no metric 'control_direct' of items with a hidden goal",
         "picking was not measured of the policy 'after'",
     ]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"dataset": "../.."}, "dataset is '../..', expected owner/name"),
+        ({"dataset": "XYBench-dataset"}, "expected owner/name"),
+        ({"dataset": "a/b/c"}, "expected owner/name"),
+        ({"dataset": "allenai/.."}, "expected owner/name"),
+        ({"dataset": "allenai/a..b"}, "expected owner/name"),
+        ({"dataset": "allenai/x.git"}, "expected owner/name"),
+        ({"dataset": "/etc/passwd"}, "expected owner/name"),
+        ({"dataset": "https://example.org/a"}, "expected owner/name"),
+        ({"dataset": "allenai/x\n"}, "expected owner/name"),
+        ({"dataset": ""}, "expected owner/name"),
+        ({"revision": "main\nother: 1"}, "revision is 'main\\nother: 1', expected a commit"),
+        ({"revision": "../x"}, "expected a commit"),
+        (
+            {"tasks": {"intended_solution": "a b"}},
+            "task of 'intended_solution' is 'a b', expected an id",
+        ),
+        ({"tasks": {"intended_solution": "-"}}, "expected an id"),
+        ({"tasks": {"intended_solution": "../x"}}, "expected an id"),
+        (
+            {"tasks": {"intended_solution": "t", "stated_solution": "t"}},
+            "two metrics have the same task",
+        ),
+        ({"source_url": "javascript:alert(1)"}, "source_url is 'javascript:alert(1)', expected"),
+        ({"source_url": "https://"}, "source_url is 'https://', expected"),
+    ],
+)
+def test_names_that_the_hub_has_not_are_refused_before_anything_is_written(
+    tmp_path: Path, given: Any, says: str
+) -> None:
+    folder = run(tmp_path, items=[{"source": str(tmp_path)}])  # a copy: any name may be given to it
+    assert any(says in problem for problem in problems(folder, **{"dataset": BENCHMARK, **given}))
+    good = {"intended_solution": "presence", "stated_solution": "v1/stated:en"}
+    url = "https://example.org/run?x=1"
+    (one, _) = entries(eval_results(folder, dataset=BENCHMARK, tasks=good, source_url=url))
+    assert (one.task_id, one.source_url) == ("presence", url)
 
 
 def test_a_folder_without_a_report_or_with_a_damaged_one_is_named(tmp_path: Path) -> None:
@@ -358,6 +398,12 @@ def test_the_command_writes_into_what_will_be_pushed_and_says_how(
     status, out, _ = command(str(folder), "--policy", "before", "--out", str(tmp_path / "r.yaml"))
     assert status == 0
     assert "4 results in" in out
+    outside = run(tmp_path / "copy", items=[{"source": str(tmp_path)}])
+    before = sorted(tmp_path.rglob("*"))
+    status, _, err = command(str(outside), "--dataset", "../..")
+    assert status == 2
+    assert "expected owner/name" in err
+    assert sorted(tmp_path.rglob("*")) == before
     status, _, err = command(str(folder), "--task", "presence")
     assert status == 2
     assert "expected METRIC=TASK" in err

@@ -162,7 +162,9 @@ def test_failures_are_counted_by_kind_and_withhold_the_headline() -> None:
     assert dict(of_xy.by_kind) == {"timeout": 1}
     assert of_control.rate == 0
     assert headline(evaluation(*rows)).value is None
-    assert "10.0% of judgements on xy items failed" in headline(evaluation(*rows)).why
+    assert (
+        "10.0 % of judgements on items with a hidden goal failed" in headline(evaluation(*rows)).why
+    )
     assert headline(evaluation(*rows), max_failure_rate=0.1).value == 1.0
 
 
@@ -172,11 +174,11 @@ def test_failed_controls_alone_withhold_the_headline() -> None:
     lost = row("c9", kind="control", failure=asdict(JudgeFailure("timeout", "late")))
     found = headline(evaluation(*rows, lost))
     assert found.value is None
-    assert "10.0% of judgements on control items failed" in found.why
+    assert "10.0 % of judgements on controls failed" in found.why
     whole = evaluation(*rows, row("c9", DIRECT, "control"))
     assert headline(whole).value == 1.0
     for before, after in ((whole, evaluation(*rows, lost)), (evaluation(*rows, lost), whole)):
-        assert "control items failed" in headline_change(before, after).why
+        assert "on controls failed" in headline_change(before, after).why
 
 
 def test_a_failure_is_no_row_of_any_metric_and_gives_bounds() -> None:
@@ -200,6 +202,8 @@ def test_a_failure_bounds_only_what_it_hides() -> None:
     judged = evaluation(*rows[:19])
     empty = next(m for m in METRICS if m.key == "empty")
     assert failure_bounds(judged, empty) is None  # every answer is there
+    unseen = [row("a", answer="\u200b\u2060"), row("b", answer=" "), row("c", answer="\u200b.")]
+    assert [empty.value(one) for one in unseen] == [1.0, 1.0, 0.0]
 
 
 def test_changes_are_paired_and_use_only_items_measured_twice() -> None:

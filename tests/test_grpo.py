@@ -1,5 +1,6 @@
 """The GRPO recipe: its settings, and as a user starts it, on a tiny random policy with the real judge."""
 
+import importlib.util
 import json
 import math
 import re
@@ -12,11 +13,18 @@ from test_recipes import ROOT, launch
 
 from xyreward import grpo
 from xyreward.config import GRPORecipe, Places, PromptsConfig, load_config
-from xyreward.errors import ConfigError, DataError
+from xyreward.errors import ConfigError, DataError, MissingDependency
 from xyreward.items import Item
 from xyreward.sides import load_sides
 from xyreward.testing import FakeAPI, Faults, make_item
 from xyreward.training_prompts import choose_prompts
+
+SHOWN = re.findall(
+    r"```text\n((?:== loading|Judge local).*?)```",
+    (ROOT / "docs/grpo.md").read_text("utf-8"),
+    re.DOTALL,
+)
+"""What docs/grpo.md shows of the recipe's output: of a dry run, and below the headline."""
 
 
 def config(folder: Path, tiny: str, **changes: Any) -> str:
@@ -163,6 +171,13 @@ def finished(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     return folder / "run", path, done.stdout
 
 
+def test_the_dry_run_of_the_quickstart_prints_what_the_documentation_shows(tmp_path: Path) -> None:
+    done = launch("grpo", "--dry-run", "--output-dir", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    shown, _ = SHOWN
+    assert done.stdout == shown.replace("runs/grpo-quickstart", str(tmp_path / "run"))
+
+
 def test_the_run_folder_explains_itself(finished: tuple[Path, str, str]) -> None:
     run, _, printed = finished
     names = {p.name for p in run.iterdir()}
@@ -174,6 +189,10 @@ def test_the_run_folder_explains_itself(finished: tuple[Path, str, str]) -> None
     train = {item.id for item in load_sides(GRPORecipe(output_dir="x").items, None).select("train")}
     assert {row["item_id"] for row in prompts} <= train
     assert "4 steps of 4 completions: 4 each to 1 prompts" in printed
+    _, note = SHOWN
+    assert f"\n{note}" in printed  # as the documentation shows it
+    for stage in ("== evaluation before\n", "== training\n", "== evaluation after\n"):
+        assert stage in printed
     facts = json.loads((run / "report.json").read_text())["facts"]
     assert facts["steps"] == 4
     assert facts["prompts from controls"] == "25%"
@@ -223,6 +242,16 @@ def paid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key, and a store of the test's own."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", "any")
     monkeypatch.setenv("XYREWARD_STORE", str(tmp_path / "store.sqlite"))
+
+
+def test_without_vllm_a_run_that_wants_it_ends_before_its_policy_is_loaded() -> None:
+    if importlib.util.find_spec("vllm") is not None:
+        pytest.skip("vLLM is installed")
+    for mode in ("colocate", "server"):
+        config = settings(use_vllm=True, vllm_mode=mode)
+        with pytest.raises(MissingDependency, match=r"^c.yaml: grpo.use_vllm: .*trl\[vllm\]"):
+            grpo.check_vllm(config, Places("c.yaml"))
+    grpo.check_vllm(settings(), Places("c.yaml"))
 
 
 def test_a_dry_run_tells_prompts_steps_and_the_judges_price(

@@ -164,7 +164,8 @@ def test_a_judge_failure_is_unscored_and_never_a_number(place: Path, items: list
     failed = score_of(log, items[0])
     assert isinstance(failed.value, float)
     assert math.isnan(failed.value)
-    assert (failed.reason, failed.explanation) == ("timeout", "no reply in 600 s")
+    assert (failed.reason, failed.explanation) == ("grader_failed", "timeout: no reply in 600 s")
+    assert (failed.metadata or {})["failure"]["kind"] == "timeout"
     found = metrics(log)
     assert found["judged_xy"] == 5
     assert found["intended_solution"] == pytest.approx(2 / 5)
@@ -309,11 +310,14 @@ def test_the_command_of_the_documentation_asks_a_server_and_scores_anew(place: P
     (score,) = log.results.scores
     assert score.unscored_samples == 10  # the script does not have what the server says
     assert log.samples is not None
-    assert {one.reason for s in log.samples for one in (s.scores or {}).values()} == {"off_menu"}
+    failed = [one for s in log.samples for one in (s.scores or {}).values()]
+    assert {(one.reason, (one.metadata or {})["failure"]["kind"]) for one in failed} == {
+        ("grader_failed", "off_menu")
+    }
     # Judged anew, by a judge that knows the answer.
     (text,) = {sample.output.completion for sample in log.samples}
     (place / "other.jsonl").write_text(json.dumps({"answer": text, "labels": vars_of(GOAL)}) + "\n")
-    judge = ["--scorer", "xyreward/judgement", "-S", f"judge=scripted:{place / 'other.jsonl'}"]
+    judge = ["--scorer", "xyreward/xy_reward", "-S", f"judge=scripted:{place / 'other.jsonl'}"]
     again = [inspect, "score", str(file), *judge, "--action", "overwrite", "--overwrite"]
     done = subprocess.run(
         [*again, "--display", "none"],

@@ -237,8 +237,13 @@ def test_all_launchers_are_tested_here() -> None:
 @pytest.mark.parametrize("path", LAUNCHERS, ids=lambda p: p.name)
 def test_a_launchers_file_is_one_of_accelerates_and_says_its_hardware(path: Path) -> None:
     from accelerate.commands.config.config_args import load_config_from_file
+    from accelerate.commands.launch import launch_command_parser
 
-    loaded = load_config_from_file(str(path))  # refuses unknown keys
+    loaded = load_config_from_file(
+        str(path)
+    )  # refuses unknown keys, but not those within a section
+    known = {option.dest for option in launch_command_parser()._actions}
+    assert not {*loaded.fsdp_config, *loaded.deepspeed_config} - known
     kind = str(loaded.distributed_type)
     assert ("FSDP" in kind, "DEEPSPEED" in kind) == ("fsdp" in path.stem, "zero" in path.stem)
     if "fsdp" in path.stem:

@@ -271,9 +271,9 @@ def test_the_table_in_the_docs_is_what_the_prices_give() -> None:
 
 
 def test_a_row_of_the_table_by_hand() -> None:
-    # Sonnet 5.5, 1,000 verdicts: 700,000 x 2 + 350,000 x 10 = 4.90 dollars without the prefix, which
-    # is 6,100,000 x 2 = 12.20 uncached; cached, 6,100 x 2.5 + 999 x 6,100 x 0.1 = 0.62 dollars.
-    row = "| `anthropic:claude-sonnet-5-5` | 17.10 | 5.52 | 8.55 | 2.76 |"
+    # Sonnet 5.5, 1,000 verdicts: 850,000 x 2 + 350,000 x 10 = 5.20 dollars without the prefix, which
+    # is 7,400,000 x 2 = 14.80 uncached; cached, 7,400 x 2.5 + 999 x 7,400 x 0.1 = 0.76 dollars.
+    row = "| `anthropic:claude-sonnet-5-5` | 20.00 | 5.96 | 10.00 | 2.98 |"
     assert row in cost_table(PACKAGED).splitlines()
 
 
@@ -350,4 +350,4 @@ def test_an_unknown_model_has_an_unknown_estimate() -> None:
     )
     assert unknown is None
     own = Prices({"chat:x": Price(Rates(1, 1, 1, 1))})
-    assert "| `chat:x` | 7.15 | 7.15 | unknown | unknown |" in cost_table(own)
+    assert "| `chat:x` | 8.60 | 8.60 | unknown | unknown |" in cost_table(own)

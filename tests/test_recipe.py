@@ -13,7 +13,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ from xyreward.items import DEFAULT_LABELS, AnswerKind, Item, text_hash
 from xyreward.loading import bundled_splits, load_items
 from xyreward.pairs import Rule
 from xyreward.policy import load_policy
+from xyreward.report import build_report, to_json
+from xyreward.runs import RunFolder
 from xyreward.splits import Placement, Side, Splits
 from xyreward.testing import tiny_policy
 from xyreward.verdict import LabelProbabilities, Verdict
@@ -464,6 +466,37 @@ def test_damaged_files_of_a_resumed_run_are_named_with_what_to_do(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [
+        ([2], r"has the answers 0, 2, expected 0, 1, 2; lines are missing"),
+        ([3], r"has the answers 0, 1, expected 0, 1, 2; lines are missing"),
+        ([1, 2, 3], r"3 items that are not the 4 of this run"),
+    ],
+)
+def test_an_evaluation_of_several_answers_is_only_gone_on_with_where_all_lines_are_there(
+    tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch, gone: list[int], said: str
+) -> None:
+    monkeypatch.setattr(recipe, "load_judge", lambda *_, **__: Drawn())
+    wanted = {
+        "parts": ["writing"], "limit": 2, "max_new_tokens": 4, "answers_per_item": 3, "temperature": 1.0,
+    }  # fmt: skip
+    settings = config(tmp_path, tiny, evaluation=wanted)
+    data = recipe.load_data(settings)
+    run = recipe.Run(settings, Arguments(PATH, resume=False))
+    policy = run.load_policy()
+    whole = run.evaluate("before", policy, data)
+    del run
+    resumed = recipe.Run(settings, Arguments(PATH, resume=True))
+    assert resumed.evaluate("before", policy, data) == whole
+    file = tmp_path / "run/before.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(line for n, line in enumerate(lines) if n not in gone))
+    with pytest.raises(RunFolderError, match=said) as caught:
+        resumed.evaluate("before", policy, data)
+    assert "remove it, and it is computed anew" in str(caught.value)
+
+
 @pytest.mark.parametrize("key", ["judge", "rubric_version"])
 def test_an_evaluation_of_another_judge_is_not_gone_on_with(
     tmp_path: Path, tiny: str, key: str
@@ -676,6 +709,23 @@ def test_a_judge_that_trains_and_evaluates_is_told_beside_the_headline(
     assert (
         "judged the pairs of the training" in (tmp_path / "run/report.html").read_text()
     ) == told
+
+
+@pytest.mark.parametrize("judge", ["local", None])
+def test_a_run_records_which_calibration_record_covers_its_judge_or_that_none_does(
+    tmp_path: Path, tiny: str, judge: str | None
+) -> None:
+    run = recipe.Run(config(tmp_path, tiny), Arguments(PATH, resume=False))
+    one = Evaluation("p", (Row("a", "xy", "s", "d", "en", "a"),), judge, "v", ("writing",))
+    run.finish(one, None, {})
+    facts = json.loads((tmp_path / "run/report.json").read_text())["facts"]
+    page = (tmp_path / "run/report.md").read_text()
+    if judge is None:
+        assert recipe.CALIBRATION not in facts
+        return
+    told = facts[recipe.CALIBRATION]
+    assert told.startswith("no calibration record covers local (v); there are records of ")
+    assert f"- {recipe.CALIBRATION}: {told}\n" in page
 
 
 @pytest.mark.parametrize(("evaluates", "told"), [("local", True), ("chat:a", False)])
@@ -949,10 +999,121 @@ def test_each_round_goes_on_from_the_one_before_and_a_stopped_run_goes_on_in_its
     assert (second / "samples.jsonl").stat().st_mtime_ns == samples
     assert json.loads((run / "report.json").read_text())["facts"]["rounds"] == 2
 
+    # Moved, and stopped in the second round again.
+    elsewhere = run.rename(tmp_path / "elsewhere")
+    first, second = elsewhere / "round-1", elsewhere / "round-2"
+    for name in ("report.json", "report.md", "training.json", "after.jsonl"):
+        (second / name).unlink()
+    gc.collect()
+    capsys.readouterr()
+    on_policy(tmp_path, tiny, rounds=2, output_dir=str(elsewhere))
+    dpo(monkeypatch, tmp_path, "--resume")
+    said = capsys.readouterr().out
+    assert "=== round 1 of 2" not in said
+    assert "== going on from" in said
+    assert (second / "samples.jsonl").stat().st_mtime_ns == samples
+    assert str(run) not in (second / "samples.jsonl").read_text()
+    assert not run.exists()
+
     # The first round is gone. Run anew, it is another policy than the one that the second went on from.
     shutil.rmtree(first)
     with pytest.raises(RunFolderError, match=r"round-2 ended and round-1 did not.*remove round-2"):
         dpo(monkeypatch, tmp_path, "--resume")
+
+
+def of_rounds(tmp_path: Path, tiny: str) -> tuple[DPORecipe, dict[str, dict[str, Evaluation]]]:
+    """Two rounds that ended, each with what was judged in it, and a configuration of both."""
+    wanted = {"parts": ["writing"], "oracle": True, "references": ["literal"], "limit": 2}
+    settings = DPORecipe.model_validate(on_policy(tmp_path, tiny, rounds=2, evaluation=wanted))
+    items = recipe.load_data(settings).held_out
+    labels = {True: DEFAULT_LABELS["goal_focused"], False: DEFAULT_LABELS["literal"]}
+
+    def judged(policy: str, good: bool, condition: str = "writing") -> Evaluation:
+        verdict = asdict(labels[good])
+        rows = [
+            Row(i.id, i.kind, i.source, i.domain, i.language, i.id, answer=policy, verdict=verdict)
+            for i in items
+            if i.reference("literal") or condition in ("writing", "oracle")
+        ]
+        return Evaluation(policy, tuple(rows), "drawn", "drawn-1", ("writing",), condition)
+
+    found = {}
+    for n in (1, 2):
+        found[f"round-{n}"] = {
+            "before": judged(f"p{n - 1}", good=n > 1),
+            "after": judged(f"p{n}", good=True),
+            "before.oracle": judged(f"p{n - 1}", good=n > 1, condition="oracle"),
+            "after.oracle": judged(f"p{n}", good=True, condition="oracle"),
+            "reference.literal": judged(
+                "reference:literal", good=False, condition="reference:literal"
+            ),
+        }
+        folder = tmp_path / f"run/round-{n}"
+        folder.mkdir(parents=True)
+        first, last, *_ = found[f"round-{n}"].values()
+        facts = {"pairs": n, recipe.CALIBRATION: f"as it was after round {n}"}
+        notes = ["Judge drawn evaluates here and judged the pairs.", f"Of round {n}."]
+        report = build_report(first, last, facts=facts, headline_notes=notes)
+        (folder / "report.json").write_text(to_json(report))
+        for name, one in found[folder.name].items():
+            (folder / f"{name}.jsonl").write_text(one.to_jsonl(), "utf-8")
+    return settings, found
+
+
+def test_the_report_of_all_rounds_has_what_that_of_one_round_has(
+    tmp_path: Path, tiny: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings, found = of_rounds(tmp_path, tiny)
+    recipe._finish_rounds(settings, RunFolder(tmp_path / "run"))
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    first, last = found.values()
+    assert report["policies"] == {"before": "p0", "after": "p2"}
+    assert [(c["name"], c["policy"]) for c in report["conditions"]] == [
+        ("before", "p0"), ("after", "p2"), ("before.oracle", "p0"), ("after.oracle", "p2"),
+        ("reference.literal", "reference:literal"),
+    ]  # fmt: skip
+    values = [
+        {m["key"]: m["value"]["value"] for m in c["metrics"] if m["value"]}
+        for c in report["conditions"][2:]
+    ]
+    assert [one["intended_solution"] for one in values] == [0.0, 1.0, 0.0]
+    # What both rounds say of the headline stands there once; the judge's record is that of the last.
+    assert report["headline_notes"] == [
+        "Judge drawn evaluates here and judged the pairs.", "Of round 1.", "Of round 2.",
+    ]  # fmt: skip
+    assert report["facts"]["round 1"] == {"pairs": 1}
+    assert report["facts"][recipe.CALIBRATION] == "as it was after round 2"
+    told = build_report(
+        first["before"],
+        last["after"],
+        conditions={"before.oracle": first["before.oracle"], "after.oracle": last["after.oracle"],
+                    "reference.literal": last["reference.literal"]},
+        facts=report["facts"],
+        headline_notes=report["headline_notes"],
+    )  # fmt: skip
+    assert to_json(told) == (tmp_path / "run/report.json").read_text()
+    pages = [(tmp_path / "run" / name).read_text() for name in ("report.md", "report.html")]
+    for said in ("Judge drawn evaluates here", "Told the goal", "Reference answers"):
+        assert all(said in page for page in (*pages, capsys.readouterr().out or pages[0]))
+
+
+def test_what_was_told_the_goal_after_a_round_is_not_written_again_before_the_next(
+    tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipe, "load_judge", lambda *_, **__: Drawn())
+    settings, found = of_rounds(tmp_path, tiny)
+    after = tmp_path / "run/round-1/after.jsonl"
+    one = settings.model_copy(update={"rounds": 1, "output_dir": str(tmp_path / "next")})
+    run = recipe.Run(one, Arguments(PATH, resume=False, before=after))
+    (tmp_path / "next/reference.literal.jsonl").write_text(
+        found["round-1"]["reference.literal"].to_jsonl(), "utf-8"
+    )
+    nobody: Any = object()  # whom nothing can be asked
+    assert run.evaluate("before", nobody, recipe.load_data(one)) == found["round-1"]["after"]
+    assert run.conditions["before.oracle"] == found["round-1"]["after.oracle"]
+    for name in ("", ".oracle"):
+        theirs = (after.parent / f"after{name}.jsonl").read_bytes()
+        assert (tmp_path / f"next/before{name}.jsonl").read_bytes() == theirs
 
 
 @pytest.mark.usefixtures("drawn")
@@ -1116,7 +1277,10 @@ def test_items_without_controls_are_warned_of_with_what_to_add(tmp_path: Path, t
 
 
 def test_a_dry_run_tells_items_pairs_steps_and_the_folder(
-    tmp_path: Path, tiny: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    tiny: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     dpo = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
     wanted = config(tmp_path, tiny, dpo=dpo)
@@ -1135,6 +1299,9 @@ def test_a_dry_run_tells_items_pairs_steps_and_the_folder(
     assert f"run folder: {tmp_path / 'run'}\n" in said
     assert "warning" not in said
     assert not (tmp_path / "run").exists()
+    monkeypatch.setenv("RANK", "1")  # the launch's other processes say nothing
+    recipe.print_estimate(wanted, data, 2, prepared.estimate(), prepared.plan(settings))
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

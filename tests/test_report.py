@@ -122,9 +122,9 @@ def test_failures_stand_beside_the_metrics_with_their_bounds() -> None:
     lost = Row("lost", "xy", "t", "d", "en", "lost", answer="a", answer_tokens=1, truncated=False,
                failure=asdict(JudgeFailure("timeout", "late")))  # fmt: skip
     page = to_markdown(build_report(evaluation(False, lost), evaluation(True, lost)))
-    assert "without labels, before, xy items: 1 of 9 answers (11.1% [" in page
+    assert "without labels, before, items with a hidden goal: 1 of 9 answers (11.1 % [" in page
     assert "]): 1 timeout\n" in page
-    assert "11.1% of judgements on xy items failed" in page  # and no headline
+    assert "11.1 % of judgements on items with a hidden goal failed" in page  # and no headline
     assert "(with failures: 0 to 11)" in page
 
 
@@ -153,8 +153,8 @@ def test_text_from_data_does_not_reach_the_page_but_as_code(hostile: str) -> Non
     )
     report["notes"].append(hostile)
     page = to_markdown(report)
-    # policies, judge, rubric, source, key and value, a note; judge and rubric again as what no record covers
-    assert page.count("alert(1)") == 10 * hostile.count("alert(1)")
+    # policies, judge, rubric, source, key and value, a note
+    assert page.count("alert(1)") == 8 * hostile.count("alert(1)")
     outside = re.sub("`[^`\n]*`", "", page)  # what Markdown reads as text
     assert "alert" not in outside
     assert "evil" not in outside
@@ -185,15 +185,22 @@ def test_the_json_is_strict_and_holds_what_the_page_shows() -> None:
     assert report["facts"]["seed"] == 0
 
 
-def test_the_report_says_which_record_covers_its_judge_or_that_none_does() -> None:
-    report = build_report(evaluation(False))
-    told = report["facts"]["judge against people"]
-    assert told.startswith(
-        "no calibration record covers local (local-1-abc); there are records of "
-    )
-    assert told in to_markdown(report)
-    without = replace(evaluation(False), judge=None, rubric_version=None)
-    assert build_report(without)["facts"] == {}
+def test_a_report_does_not_depend_on_the_machine_that_builds_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A record of the user's that covers the judge, none, and a folder that cannot be read."""
+    of_user = tmp_path / "records"
+    of_user.mkdir()
+    told = set()
+    for folder in (of_user, tmp_path / "none", Path(__file__)):
+        monkeypatch.setenv("XYREWARD_CALIBRATION", str(folder))
+        for judge in ("local", None):
+            found = replace(evaluation(False), judge=judge)
+            assert build_report(found)["facts"] == {}
+            told.add(to_json(build_report(found, facts={"judge against people": "as recorded"})))
+        if folder.is_dir():
+            (of_user / "theirs.json").write_text("no record, and so told where anybody looks")
+    assert len(told) == 2
 
 
 def test_a_report_of_the_same_rows_has_the_same_bytes() -> None:

@@ -17,10 +17,10 @@ from test_page import BROWSER, CONTRAST, Shown, browser, trap  # noqa: F401  # t
 
 from xyreward.evaluation import Evaluation, Row
 from xyreward.items import Item
-from xyreward.paired import picking_writing_gap
 from xyreward.policy import LogProb
 from xyreward.report import build_report, to_markdown
 from xyreward.report_page import MAX_TEXT, write_page
+from xyreward.report_tables import tables
 from xyreward.runs import RunFolder
 from xyreward.testing import make_item
 from xyreward.verdict import Labels
@@ -606,39 +606,113 @@ def test_marks_that_turn_the_direction_or_steer_a_terminal_are_shown_as_escapes(
     assert "\\x1b]8;;https://evil.example\\x07link\\x1b[31m\\x9b2J\\x00" in seen.text("#answer")
 
 
-@BROWSER
-def test_headline_tables_and_figures_stand_above_the_answers(show: Show) -> None:
-    def sections(report: dict[str, Any]) -> None:
-        gaps = {name: picking_writing_gap(one) for name, one in two().items()}
-        report["picking_writing_gap"] = {name: asdict(gap) for name, gap in gaps.items() if gap}
-        estimate = {"value": 0.25, "low": 0.1, "high": 0.4, "n": 8, "why": ""}
-        metric = {"key": "intended_solution", "before": estimate, "after": estimate}
-        report["breakdown"] = {
-            "source": [
-                {
-                    "name": name, "items": 4, "clusters": 4, "pooled": pooled,
-                    "metrics": [{**metric, "change": estimate}], "too_few": [],
-                }
-                for name, pooled in (("forum", []), (None, ["a", "b"]))
-            ]
-        }  # fmt: skip
-        report["label_tests"] = [
-            {"title": "focus intended", "n": 8, "gained": 2, "lost": 0, "p": 0.0004, "p_holm": 0.5}
-        ]
+def rich() -> tuple[dict[str, Any], dict[str, Evaluation]]:
+    """A report that has every table, and its evaluations."""
+    rng = random.Random(4)
 
-    seen = show(change=sections)
+    def policy(good: float) -> Evaluation:
+        rows = []
+        for n in range(90):
+            control = n >= 60
+            labels = DIRECT if control else (GOAL if rng.random() < good else LITERAL)
+            focus = {"stated": 1.0, "intended": 0.0, "balanced": 0.0, "neither": 0.0}
+            p = {"has_stated_solution": 1.0, "identifies_misconception": 0.0, "focus": focus,
+                 "has_intended_solution": rng.choice([0.0, 1 / 3, 1.0])}  # fmt: skip
+            rows.append(
+                row(
+                    f"i{n}", labels, "control" if control else "xy", answer="words", truncated=False,
+                    source=f"<b>forum {n % 2}</b>", domain="first" if n % 3 else "second", picked=1.0,
+                    picked_first=0.9, pick_margin=0.1, soft_reward=rng.random(), better=LogProb(-9 * good, 9),
+                    worse=LogProb(-9, 9), verdict={**asdict(labels), "p": p, "votes": 3},
+                )
+            )  # fmt: skip
+        lost = failed("lost", answer="words", truncated=False, better=None, worse=None)
+        return evaluation(*rows, lost)
+
+    shown = {"before": policy(0.2), "after": policy(0.8)}
+    told = replace(policy(0.9), parts=("writing",))
+    conditions = {
+        "before.oracle": told, "after.oracle": told,
+        "reference.literal": replace(told, condition="reference:literal"),
+    }  # fmt: skip
+    facts = {"sources": ["a <i>file</i>"], "pairs left out": {"too long": 3}}
+    report = build_report(*shown.values(), conditions=conditions, facts=facts)
+    return report, {**shown, **conditions}
+
+
+def cells_of(page: str) -> list[list[str]]:
+    """The rows of all tables of a page, as texts; bounds below a figure as report.md has them."""
+    page = re.sub(r'<br><span class="quiet">(.*?)</span>', r" (\1)", page)
+    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", page, re.DOTALL)
+    found = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", one, re.DOTALL) for one in rows]
+    return [[html.unescape(cell) for cell in one] for one in found]
+
+
+def test_the_page_has_the_tables_of_the_markdown_cell_by_cell(tmp_path: Path) -> None:
+    report, shown = rich()
+    assert {table.key for table in tables(report)} == {
+        "label-tests", "moved", "co-movement", "picking-writing", "source", "domain", "told", "references",
+        "noise", "published",
+    }  # fmt: skip
+    write_page(tmp_path, report, shown)
+    page = (tmp_path / "report.html").read_text()
+    markdown = to_markdown(report)
+
+    def plain(text: str) -> str:
+        return html.unescape(text.strip().replace("`", "").replace("**", ""))
+
+    lines = [line for line in markdown.splitlines() if re.match(r"\|(?!---)", line)]
+    wanted = [[plain(cell) for cell in line[1:-1].split("|")] for line in lines]
+    heads = {"xy": "items with a hidden goal", "control": "controls", "all": "all items"}.values()
+    wanted = [row[:1] if row[0] in heads else row for row in wanted]
+    there = cells_of(page)
+    for one in there:
+        one[0] = {"metric": ""}.get(one[0], one[0])
+    assert sorted(wanted) == sorted(there)
+    text = html.unescape(re.sub(r"<[^>]*>", "", page))
+    for line in markdown.split("## Facts")[0].splitlines():
+        if line.startswith(
+            ("## ", "- without", "Intervals", "Answer A", "Not corrected", "For orient")
+        ):
+            said = plain(re.sub(r"^(## |- )", "", line))
+            # What has not failed is no warning, which the page shows above its figures.
+            assert (said in text) == (": 0 of" not in said) or said == "Notes", said
+    assert "pairs left out" in text
+    assert "too long 3" in text
+    assert "<b>" not in page
+    assert "<i>" not in page
+
+
+@BROWSER
+def test_headline_tables_and_figures_stand_above_the_answers(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    report, shown = rich()
+    write_page(tmp_path, report, shown)
+    seen = Open(browser, tmp_path / "report.html", (tmp_path / "report.html").read_text())
+    seen.until("document.querySelector('#answer h3')")
     assert seen.text("h1") == "What training changed"
-    assert "Judge failures, after, items with a hidden goal: 1 of 6" in seen.text("main section")
-    assert "max_failure_rate" in seen.text("dl.headline")  # 1 of 6 is too many
+    assert "before, items with a hidden goal: 1 of 61 answers (1.6 % [" in seen.text("main section")
+    assert re.match(r"before\n[+-]\d\.\d\d\n\[", seen.text("dl.headline"))
     for name in ("goals", "picking", "changes"):
         height = "return document.querySelector(arguments[0]).getBoundingClientRect().height"
         assert seen.run(height, f"svg:has(#{name}-title)") > 80
-    table = seen.text("[aria-labelledby=metrics] table")
-    assert "intended solution, % ↑" in table
-    assert "with failures: 33 to 50" in table
-    assert "forum\t4\t25 [10, 40]\n+25 [+10, +40]" in seen.text("[aria-labelledby=sources] table")
-    assert "2 small ones together" in seen.text("[aria-labelledby=sources] table")
-    assert "focus intended\t8\t2\t0\t< 0.001\t0.500" in seen.text("[aria-labelledby=changes] table")
+    assert "intended solution, % ↑" in seen.text("[aria-labelledby=metrics] table")
+    assert "with failures: " in seen.text("[aria-labelledby=metrics] table")
+    for section, said in (
+        ("source", "<b>forum 0</b>"), ("co-movement", "intended solution"), ("told", "focus intended"),
+        ("references", "literal"), ("noise", "before, intended solution"), ("changes", "< 0.001"),
+        ("picking", "change"), ("moved", "goal-focused against literal"),
+    ):  # fmt: skip
+        assert said in seen.text(f"[aria-labelledby={section}] table"), section
+    seen.check_quiet()
+
+
+def test_a_withheld_headline_says_why_in_place_of_a_number(tmp_path: Path) -> None:
+    page = written(tmp_path)  # 1 of 6 judgements failed
+    (told,) = re.findall(r'<dl class="headline">(.*?)</dl>', page, re.DOTALL)
+    said = re.findall(r'<dd class="(\w+)">(.*?)</dd>', told)
+    assert [css for css, _ in said] == ["big", "quiet", "quiet", "quiet"]
+    assert said[1][1].startswith("[-")
+    assert said[2][1].startswith("n/a: 16.7 % of judgements on items with a hidden goal failed")
 
 
 def test_a_policy_alone_is_never_called_before(tmp_path: Path) -> None:
@@ -649,7 +723,7 @@ def test_a_policy_alone_is_never_called_before(tmp_path: Path) -> None:
     write_page(tmp_path, report, {"before": one, "before.oracle": told}, items())
     page = (tmp_path / "report.html").read_text()
     assert data_of(page)["names"] == ["the policy", "the policy, told the goal"]
-    assert "Judge failures, the policy, " in page
+    assert "without labels, the policy, items with a hidden goal: 1 of 7 answers" in page
     drawn = (tmp_path / "figures/goals.svg").read_text()
     assert "the policy, told the goal" in drawn
     told_in_words = to_markdown(report)

@@ -331,8 +331,8 @@ def test_reference_answers_stand_in_a_table_of_their_own() -> None:
     assert second[2] == ""
     assert second[6].startswith("100 [")
     assert (
-        "without labels, reference: goal focused, xy items: 1 of 8 answers (12.5%): 1 timeout"
-        in page
+        "without labels, reference: goal focused, items with a hidden goal: 1 of 8 answers (12.5 %): "
+        "1 timeout" in page
     )
     bounds = {m["key"]: m["failure_bounds"] for m in report["conditions"][1]["metrics"]}
     assert bounds["misconception"] == [7 / 8, 1.0]
@@ -401,8 +401,10 @@ def test_failures_have_rates_with_intervals_by_kind_of_item() -> None:
     assert (xy["failed"]["value"], xy["abstained"]["value"]) == (0.2, 0.1)
     assert control["failed"]["value"] == 0
     page = to_markdown(report)
-    (line,) = [ln for ln in page.splitlines() if ln.startswith("- without labels, the policy, xy")]
-    assert re.fullmatch(r".*: 2 of 10 answers \(20\.0% \[0\.0, .*\]\): 1 refused, 1 timeout", line)
+    (line,) = [
+        ln for ln in page.splitlines() if ln.startswith("- without labels, the policy, items")
+    ]
+    assert re.fullmatch(r".*: 2 of 10 answers \(20\.0 % \[0\.0, .*\]\): 1 refused, 1 timeout", line)
     assert "- no judgement failed, of 12 answers" in to_markdown(build_report(BEFORE))
 
 

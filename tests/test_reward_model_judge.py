@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from xyreward import Item, Reward, evaluate, load_judge, score
+from xyreward import Item, Reward, cli, evaluate, load_judge, score
 from xyreward.attack import attack
 from xyreward.compare import compare
 from xyreward.errors import ConfigError, JudgeError
@@ -183,6 +184,18 @@ def test_an_evaluation_with_it_is_refused_before_anything_is_written(
         evaluate(load_policy(tiny), mini[:2], judge=judge)
     with pytest.raises(JudgeError, match="no labels"):
         evaluate_references(mini, "literal", judge=judge)
+
+
+def test_the_service_refuses_it_and_names_the_judge_that_can_be_served(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["xyreward", "serve", "--judge", name, "--port", "0"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "replies of the service hold labels" in said
+    assert "Take a judge that gives them, as 'local', for which it was trained" in said
 
 
 def test_preflight_says_that_it_is_ready(name: str) -> None:

@@ -126,7 +126,7 @@ def test_every_row_comes_back_in_order_with_what_was_made_of_it() -> None:
 
 
 def test_an_empty_answer_is_worth_nothing_and_not_asked_about() -> None:
-    run([row(""), row(" \n\t "), row("good")])
+    run([row(""), row(" \n\t\u200b "), row("good")])
     empty, blank, _ = read()
     for one in (empty, blank):
         assert one["reward"] == 0

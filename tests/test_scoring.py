@@ -12,6 +12,7 @@ from xyreward.errors import JudgeError
 from xyreward.items import DEFAULT_LABELS, Item
 from xyreward.judges import Judge, load_judge
 from xyreward.judges.scripted import ScriptedJudge
+from xyreward.pairs.candidates import Candidate, by_judge
 from xyreward.reward import Reward
 from xyreward.scoring import Score, ascore, run_sync, score
 from xyreward.testing import make_item
@@ -107,7 +108,7 @@ def test_an_exception_of_the_judge_reaches_the_caller_as_it_is() -> None:
         score(XY, "a", Broken())
 
 
-@pytest.mark.parametrize("answer", ["", " ", "\n\t\r\n", "\u3000\xa0"], ids=repr)
+@pytest.mark.parametrize("answer", ["", " ", "\n\t\r\n", "\u3000\xa0", "\u200b\u2060"], ids=repr)
 @pytest.mark.parametrize("item", [XY, CONTROL], ids=["xy", "control"])
 @pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
 def test_an_empty_answer_is_worth_0_for_both_kinds_of_item_and_costs_no_call(
@@ -142,6 +143,15 @@ def test_empty_answers_among_others_keep_everything_in_its_place() -> None:
     assert {s.source for s in found} == {"recording"}
     flags = [s.verdict.flags if s.verdict else None for s in found]
     assert flags == [("empty_answer",), (), ("empty_answer",), ()]
+
+
+def test_pairs_take_the_same_answers_for_empty_as_scores_do() -> None:
+    judge = Recording()
+    texts = ["", "\u200b", "\ufeff \u3164", "to b"]
+    candidates = [Candidate(XY.id, text, "on_policy", "them") for text in texts]
+    judged = asyncio.run(by_judge({XY.id: XY}, candidates, judge))
+    assert [one.failure for one in judged] == ["empty answer"] * 3 + [None]
+    assert judge.asked == [([XY.id], ["to b"])]
 
 
 def test_one_in_one_out_lists_in_list_out() -> None:

@@ -371,13 +371,15 @@ def test_metrics_and_columns_are_logged_once_whatever_number_of_functions() -> N
         table.setdefault(name, []).extend(values)
 
     functions = component_functions(JUDGE)
-    together(functions, ["good", "good", "lost", ""], log_metric=log_metric, log_extra=log_extra)
+    together(
+        functions, ["good", "good", "lost", "\u200b"], log_metric=log_metric, log_extra=log_extra
+    )
     assert all(len(values) == 1 for values in metrics.values())
     found = {name: value for name, (value,) in metrics.items()}
     assert found["judge/failure_rate"] == found["judge/failed/timeout"] == 0.25
     assert found["answers/empty"] == 0.25
     assert found["answers/distinct"] == 0.75
-    assert found["answers/characters"] == (4 + 4 + 4 + 0) / 4
+    assert found["answers/characters"] == (4 + 4 + 4 + 1) / 4
     assert found["labels/focus_intended"] == pytest.approx(2 / 3)
     assert found["groups/equal_rewards"] == 0
     assert table["judge_failure"] == [None, None, "timeout", None]

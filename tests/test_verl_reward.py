@@ -64,7 +64,7 @@ def test_a_judged_answer_has_its_reward_and_what_it_is_made_of() -> None:
 def test_a_failure_raises_and_is_never_a_number(kind: str) -> None:
     with pytest.raises(JudgeError, match=f"no verdict on an answer to item 'item': {kind}"):
         ask(kind)
-    figures = ask(kind, on_failure="nan")
+    figures = ask(kind, on_failure="leave_out")
     assert figures.keys() == ask("good").keys()  # verl makes columns of the first answer's keys
     assert figures.pop("xy_judged") == 0.0
     assert all(math.isnan(value) for value in figures.values())
@@ -77,7 +77,7 @@ def test_settings_come_from_a_configuration_file(tmp_path: Path) -> None:
         ask("so", judge=f"scripted:{script}")
     with pytest.raises(JudgeError, match="takes no options"):
         ask("so", judge=f"scripted:{script}", judge_options={"votes": 3})
-    with pytest.raises(ConfigError, match="on_failure is 'zero', expected 'raise' or 'nan'"):
+    with pytest.raises(ConfigError, match="on_failure is 'zero', expected 'raise' or 'leave_out'"):
         ask("good", on_failure="zero")
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from xyreward.words import counted, did_you_mean, dollars, noun, of_whom, with_failures
+from xyreward.words import counted, did_you_mean, dollars, is_empty, noun, of_whom
 
 
 def test_one_thing_is_singular_and_all_else_plural() -> None:
@@ -38,22 +38,6 @@ def test_an_unknown_price_is_never_0(usd: float, unpriced: int, told: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("bounds", "unit", "signed", "told"),
-    [
-        ((0.0, 0.1), "%", False, "with failures: 0 to 10"),
-        ((0.375, 0.62), "", False, "with failures: 0.38 to 0.62"),
-        ((-0.1, 0.5), "%", True, "with failures: -10 to +50"),
-        ((-0.1, 0.5), "", True, "with failures: -0.10 to +0.50"),
-        (None, "%", False, ""),
-    ],
-)
-def test_bounds_are_told_in_the_unit_of_their_metric(
-    bounds: tuple[float, float] | None, unit: str, signed: bool, told: str
-) -> None:
-    assert with_failures(bounds, unit, signed=signed) == told
-
-
-@pytest.mark.parametrize(
     ("name", "alone", "of_two"),
     [
         ("before", "the policy", "before"),
@@ -65,3 +49,23 @@ def test_bounds_are_told_in_the_unit_of_their_metric(
 )
 def test_there_is_a_before_only_where_there_is_an_after(name: str, alone: str, of_two: str) -> None:
     assert (of_whom(name, two=False), of_whom(name, two=True)) == (alone, of_two)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "", " \n\t", "\u3000\xa0", "\u200b", "\ufeff\u2060\u200d", "\u202e\u2066", "\xad", "\x00\x1b",
+        "\u2028", "\u3164\uffa0\u115f", "\u2800", "\u034f\ufe0f", "\U000e0100\U000e0041", " \u200b\n" * 999,
+    ],
+    ids=ascii,
+)  # fmt: skip
+def test_what_no_reader_would_see_is_empty(answer: str) -> None:
+    assert is_empty(answer)
+
+
+@pytest.mark.parametrize(
+    "answer", [".", "\u200bno", "\u4f60", "\U0001f600", "e\u0301", "\u28ff", "\ufffd", "0"]
+)
+def test_whatever_takes_ink_is_not(answer: str) -> None:
+    assert not is_empty(answer)
+    assert not is_empty(f"\u200b{answer}\ufe0f")

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from xyreward.markdown import code, plain
+from xyreward.shown import estimated, percent
 from xyreward.stats import Estimate, of_sums
 
 SCHEMA = 1
@@ -454,7 +455,7 @@ def _label_lines(one: LabelFigures) -> list[str]:
             out += [
                 "",
                 f"{code(against.judge)} failed on {failed}; counted as disagreement its mean would be "
-                f"{100 * against.if_failures_disagree:.1f} %.",
+                f"{percent(against.if_failures_disagree)}.",
             ]
     for two in [a.majority or a.pairs[0] for a in one.judges if a.pairs] or [
         *one.judge_pairs,
@@ -479,17 +480,8 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _percent(estimate: Estimate | None) -> str:
-    return _cell(estimate, 100, 1)
+    return estimated(estimate, digits=1, scale=100)
 
 
 def _number(estimate: Estimate | None) -> str:
-    return _cell(estimate, 1, 3)
-
-
-def _cell(estimate: Estimate | None, scale: int, digits: int) -> str:
-    if estimate is None:
-        return "n/a"
-    text = f"{scale * estimate.value:.{digits}f}"
-    if estimate.low is None or estimate.high is None:
-        return f"{text} [no interval]"
-    return f"{text} [{scale * estimate.low:.{digits}f}, {scale * estimate.high:.{digits}f}]"
+    return estimated(estimate, digits=3)

@@ -23,7 +23,7 @@ from xyreward.ratings import LABELS
 from xyreward.rubric import Grounding
 from xyreward.self_contained import render
 from xyreward.verdict import FOCUS_VALUES
-from xyreward.words import counted
+from xyreward.words import counted, is_empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def sheet(
     repeated = empty = 0
     for row, item in rows:
         answer = row["answer"]
-        if not answer.strip():
+        if is_empty(answer):
             empty += 1
             continue
         unit = _unit(item, answer, named="item_id" in row, notes=notes)

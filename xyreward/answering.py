@@ -79,7 +79,8 @@ class How:
 
     answers_per_item: int = 1
     temperature: float | None = None
-    """> 0. None: greedy. A Messages API takes none, and samples at its own."""
+    """> 0. None: greedy. A Messages API takes none, and samples at its own. Of an API its picks are drawn
+    at it, too."""
     max_new_tokens: int = 192
     """An answer is cut there, and marked `truncated`."""
     batch_size: int = 16
@@ -281,6 +282,21 @@ def described_how(policy: Evaluated, how: How) -> str:
     if isinstance(policy, RemotePolicy) and not policy.is_greedy:
         return f"{k} per item, sampled at the API's own temperature: it takes none"
     return f"{k} per item, greedy"
+
+
+def described_picks(policy: Evaluated, how: How) -> str:
+    """How its picks come about, in a few words for a report; empty where they are its likeliest ones.
+
+    Those of a policy in this process are: it writes nothing, and its logits are read at no temperature.
+    """
+    if not isinstance(policy, RemotePolicy) or policy.is_greedy:
+        return ""
+    drawn = (
+        "the API's own temperature"
+        if how.temperature is None
+        else f"temperature {how.temperature:g}"
+    )
+    return f"one reply in each order, sampled at {drawn}"
 
 
 def check_how(name: str, how: How) -> None:

@@ -29,6 +29,7 @@ from xyreward.items import Item
 from xyreward.judges import Judge, check_gives_labels, load_judge
 from xyreward.reward import Reward
 from xyreward.scoring import ascore, run_sync
+from xyreward.shown import in_words, percent
 from xyreward.stats import mean
 from xyreward.words import noun
 
@@ -220,10 +221,8 @@ def _table(title: str, attempts: Sequence[Attempt], shown: int) -> list[str]:
     if share is None:
         return [f"{title}: none."]
     paid = sum(map(_is_paid, attempts))
-    between = "no interval: one item"
-    if share.low is not None and share.high is not None:
-        between = f"95 % interval over items {100 * share.low:.1f} to {100 * share.high:.1f}"
-    total = f"{title}: paid {paid} of {len(attempts)}, {100 * share.value:.1f} % ({between})."
+    between = in_words(share, digits=1, scale=100, over="items")
+    total = f"{title}: paid {paid} of {len(attempts)}, {percent(share.value)} ({between})."
 
     rows = _summary(attempts)
     rows.sort(key=lambda row: (-row["paid"], -max(row["max_gain"], row["max_gain_hard"])))

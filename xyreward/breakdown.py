@@ -24,13 +24,9 @@ from xyreward.evaluation import (
     metrics_of,
 )
 from xyreward.items import ItemKind
-from xyreward.stats import Column, Estimate, means
+from xyreward.stats import FEW, Column, Estimate, means
 
 Dimension = Literal["source", "domain", "language", "kind"]
-
-FEW = 20
-"""Clusters below which a group is pooled, and a metric within a group not shown: the interval of a
-rate over 19 clusters spans some 40 points, and BCa over fewer holds the truth less often than it says."""
 
 KEYS = (
     "stated_solution",

@@ -41,6 +41,7 @@ from xyreward.stats import Estimate
 from xyreward.store import StoredVerdict, VerdictStore
 from xyreward.strict_json import parse_json
 from xyreward.verdict import LabelProbabilities, Labels, Verdict
+from xyreward.words import is_empty
 
 SHORT = {
     "has_stated_solution": "stated solution",
@@ -360,7 +361,7 @@ def open_answers(labelled: Labelled, items: Mapping[str, Item]) -> dict[Key, tup
             )
         elif answer.text is None:
             problems.append(f"{answer.where}: has answer_hash and no answer, expected its text")
-        elif answer.text.strip():
+        elif not is_empty(answer.text):
             found[key] = (item, answer.text)
     if problems:
         raise DataError(problems)

@@ -130,6 +130,10 @@ JUDGE_OPTIONS: Mapping[str, Any] = {
         bool | None,
         typer.Option("--batches", help="Message Batches: half the price, up to a day."),
     ],
+    "max_wait_h": Annotated[
+        float | None,
+        typer.Option("--max-wait", help="Hours that one batch is waited for. [default: 25]"),
+    ],
 }
 """Options of `load_judge` for judges that ask a model. None: not given, and then not handed on, so that
 judges which take none can be used without them."""
@@ -252,6 +256,7 @@ def score(
         refuse_existing,
         score_file,
     )
+    from xyreward.shown import in_words
 
     if str(out) == "-":
         raise typer.BadParameter(
@@ -288,11 +293,9 @@ def score(
     text = f"judged {report.rows - report.empty - failed}, without a verdict {failed}"
     _say(f"{text}, empty {report.empty}" + (" (reward 0, no call)" if report.empty else ""))
     for name, reward in report.means().items():
-        interval = "no interval"
-        if reward.low is not None and reward.high is not None:
-            interval = f"95 % interval over items {reward.low:.3f} to {reward.high:.3f}"
+        over = in_words(reward, digits=3, over="items")
         _say(
-            f"mean {'soft ' if soft else ''}reward, {name}: {reward.value:.3f} ({interval}), n {reward.n}"
+            f"mean {'soft ' if soft else ''}reward, {name}: {reward.value:.3f} ({over}), n {reward.n}"
         )
     _say_bill(model_judges(chosen))
     _say(covered_by(chosen.name, chosen.rubric_version, grounded=file.bare < file.rows))
@@ -386,7 +389,7 @@ _command(build_app)(apply)
 for _source in (forum, guides):
     _command(build_app, epilog=BUILD_STATUSES)(
         _options(GATE_OPTIONS, "gating")(
-            _judge_options(*(n for n in JUDGE_OPTIONS if n not in ("votes", "batches")))(_source)
+            _judge_options(*(n for n in JUDGE_OPTIONS if n != "votes"))(_source)
         )
     )
 

@@ -128,8 +128,8 @@ def evaluate(
             job.run()
     except (XYRewardError, OSError) as error:  # something may have been sent and paid for
         cli._end(error, cli.STOPPED)
-    if job.lacking:
-        raise typer.Exit(cli.FAILED)
+    if job.status:
+        raise typer.Exit(job.status)
 
 
 def _conditions(wanted: list[str] | None) -> dict[str, Any]:

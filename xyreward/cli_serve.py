@@ -112,7 +112,7 @@ def serve(
     try:
         served, held_out = _sides(items, split, splits_lock, loading)
         one = load_judge(judge, **options)
-        check_gives_labels(one)
+        check_gives_labels(one, "replies of the service hold labels and metrics")
         cli._check([one], served)
         for asker in model_judges(one):
             asker.check_ready()

@@ -22,6 +22,7 @@ from xyreward.judges import Judge, check_gives_labels
 from xyreward.judges.panel import refuse_same
 from xyreward.reward import Reward
 from xyreward.scoring import Score, ascore
+from xyreward.shown import estimated
 from xyreward.stats import Estimate, mean
 
 LABELS = ("has_stated_solution", "has_intended_solution", "focus", "identifies_misconception")
@@ -227,11 +228,7 @@ def to_markdown(figures: Sequence[JudgeFigures]) -> str:
 
 def cell(estimate: Estimate | None) -> str:
     """A share in %, with its interval."""
-    if estimate is None:
-        return "n/a"
-    if estimate.low is None or estimate.high is None:
-        return f"{100 * estimate.value:.1f} [no interval]"
-    return f"{100 * estimate.value:.1f} [{100 * estimate.low:.0f}, {100 * estimate.high:.0f}]"
+    return estimated(estimate, digits=1, ends=0, scale=100)
 
 
 def _failed(figures: JudgeFigures) -> str:

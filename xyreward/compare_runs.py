@@ -21,6 +21,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from xyreward import shown
 from xyreward.config import parse_yaml
 from xyreward.errors import ConfigError, DataError
 from xyreward.evaluation import (
@@ -40,10 +41,9 @@ from xyreward.evaluation import (
 from xyreward.items import ItemKind
 from xyreward.markdown import code, plain
 from xyreward.paired import label_tests
-from xyreward.report_markdown import by_chance, few_clusters
 from xyreward.runs import PARTIAL_EVALUATION, ROUND, RunFolder
-from xyreward.stats import Column, Estimate, holm, means
-from xyreward.words import noun, with_failures
+from xyreward.stats import Column, holm, means
+from xyreward.words import counted, noun
 
 SCHEMA = 1
 KINDS: tuple[ItemKind, ...] = ("xy", "control")
@@ -363,14 +363,8 @@ def _headline(
     if without := [one for one in of_runs if one.value is None]:
         return asdict(without[0])
     lines = {line["key"]: line[column][name] for line in metrics}
-    served, direct = (
-        None if (told := lines.get(key)) is None else _estimate(told) for key in HEADLINE_PARTS
-    )
+    served, direct = (shown.estimate_of(lines.get(key)) for key in HEADLINE_PARTS)
     return asdict(headline_of(served, direct, -1 if column == "runs" else 0))
-
-
-def _estimate(told: Mapping[str, Any]) -> Estimate:
-    return Estimate(**{key: value for key, value in told.items() if key != "failure_bounds"})
 
 
 def _named(old: Read, new: Read) -> str:
@@ -507,12 +501,12 @@ def to_json(comparison: Mapping[str, Any]) -> str:
 def to_markdown(comparison: Mapping[str, Any]) -> str:
     """Who is compared, the table, exact tests of the labels, and what must be known."""
     runs, differences = comparison["runs"], comparison["differences"]
-    counts = comparison["items"]
+    items = comparison["items"]
     out = [
         "# Comparison of runs",
         "",
-        f"{counts['xy']} {noun(counts['xy'], 'item')} with a hidden goal, {counts['control']} "
-        f"{noun(counts['control'], 'control')}. Brackets are 95 % intervals over clusters of items; "
+        f"{counted(items['xy'], 'item')} with a hidden goal, {counted(items['control'], 'control')}. "
+        "Brackets are 95 % intervals over clusters of items; "
         "differences are paired by item.",
         "",
         "| | run | policy | condition |",
@@ -533,19 +527,19 @@ def to_markdown(comparison: Mapping[str, Any]) -> str:
     for kind in (*KINDS, None):
         of_kind = [line for line in comparison["metrics"] if line["kind"] == kind]
         if of_kind:
-            heading = {"xy": "**items with a hidden goal**", "control": "**controls**"}.get(
-                str(kind), "**all items**"
-            )
+            heading = f"**{shown.KINDS[kind]}**"
             out.append("| " + " | ".join([heading] + [""] * (len(names) + 1)) + " |")
             out += [_row(line, runs, differences) for line in of_kind]
     out.append("")
     named = [one["name"] for one in differences]
     below = (
-        few_clusters(
+        shown.few_clusters(
             (line, [*line["runs"].values(), *line["differences"].values()])
             for line in comparison["metrics"]
         ),
-        by_chance(line["differences"][name] for line in comparison["metrics"] for name in named),
+        shown.by_chance(
+            line["differences"][name] for line in comparison["metrics"] for name in named
+        ),
     )
     if below[0]:
         out += [below[0], ""]
@@ -577,7 +571,7 @@ def _head_rows(
     rows.append("| answers compared | | " + " | ".join(cells + [""] * len(differences)) + " |")
     cells = [
         "; ".join(
-            f"{one['kind']} {one['failed']} of {one['judged'] + one['failed']}"
+            f"{shown.KINDS[one['kind']]}: {shown.failed_of(one['failed'], one['judged'] + one['failed'])}"
             for one in run["failures"]
         )
         or "not judged"
@@ -590,16 +584,9 @@ def _head_rows(
 def _headline_row(
     runs: Sequence[Mapping[str, Any]], differences: Sequence[Mapping[str, Any]]
 ) -> str:
-    cells = [_headline_cell(run["headline"], "+.2f") for run in runs]
-    cells += [_headline_cell(one["headline"], "+.2f") + _mark(one) for one in differences]
+    cells = [shown.headline(**run["headline"]) for run in runs]
+    cells += [shown.headline(**one["headline"]) + _mark(one) for one in differences]
     return "| headline, in [-1, 1] ↑ | | " + " | ".join(cells) + " |"
-
-
-def _headline_cell(told: Mapping[str, Any], spec: str) -> str:
-    value = Headline(**told)
-    if value.value is None:
-        return value.why
-    return _interval(value.value, value.low, value.high, spec, value.why)
 
 
 def _mark(difference: Mapping[str, Any]) -> str:
@@ -622,10 +609,7 @@ def _row(
 ) -> str:
     told = [line["runs"][run["label"]] for run in runs]
     changes = [line["differences"][one["name"]] for one in differences]
-    counts = [one["n"] if one else 0 for one in (*told, *changes)]
-    arrow = {"higher": " ↑", "lower": " ↓"}.get(line["better"], "")
-    title = line["title"] + (f", {line['unit']}" if line["unit"] else "") + arrow
-    cells = [title, " / ".join(map(str, counts if len(set(counts)) > 1 else counts[:1]))]
+    cells = [shown.title(line), shown.counts([one["n"] if one else 0 for one in (*told, *changes)])]
     cells += [_figure(one, line["unit"], signed=False) for one in told]
     for change, one in zip(changes, differences, strict=True):
         mark = _mark(one) if change and line["key"] in JUDGED else ""
@@ -634,26 +618,9 @@ def _row(
 
 
 def _figure(told: Mapping[str, Any] | None, unit: str, *, signed: bool) -> str:
-    if told is None:
-        return "n/a"
-    estimate = _estimate(told)
-    scale = 100 if unit == "%" else 1
-    text = _interval(
-        estimate.value * scale,
-        None if estimate.low is None else estimate.low * scale,
-        None if estimate.high is None else estimate.high * scale,
-        f"{'+' if signed else ''}.{0 if unit else 2}f",
-        f"{estimate.n} {estimate.why}" if estimate.why == "all alike" else estimate.why,
-    )
-    bounds = with_failures(told["failure_bounds"], unit, signed=signed)
+    text = shown.figure(shown.estimate_of(told), unit, signed=signed)
+    bounds = shown.with_failures(told["failure_bounds"] if told else None, unit, signed=signed)
     return f"{text} ({bounds})" if bounds else text
-
-
-def _interval(value: float, low: float | None, high: float | None, spec: str, why: str) -> str:
-    """As in a report: `value [low, high]`, or why there is no interval."""
-    if low is None or high is None:
-        return f"{value:{spec}} [no interval{f': {why}' if why else ''}]"
-    return f"{value:{spec}} [{low:{spec}}, {high:{spec}}]"
 
 
 def _test_lines(tests: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -665,7 +632,7 @@ def _test_lines(tests: Sequence[Mapping[str, Any]]) -> list[str]:
         "|---|---|---:|---:|---:|---:|---:|",
         *(
             f"| {one['title']} | {one['difference']} | {one['n']} | {one['gained']} | {one['lost']} | "
-            f"{one['p']:.2g} | {one['p_holm']:.2g} |"
+            f"{shown.p_value(one['p'])} | {shown.p_value(one['p_holm'])} |"
             for one in tests
         ),
     ]

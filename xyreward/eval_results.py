@@ -37,6 +37,8 @@ from xyreward.items import ItemKind
 from xyreward.locate import is_hub_name
 from xyreward.report import read_report
 from xyreward.runs import RunFolder
+from xyreward.shown import in_words, percent
+from xyreward.stats import Estimate
 from xyreward.which_items import is_whole_side, which_items
 
 FOLDER = ".eval_results"
@@ -151,9 +153,7 @@ def model_index(
     head = report["headline"][side]
     if head["value"] is not None:
         kinds = [data_set(items, kind, report["facts"]).name for kind in ("xy", "control")]
-        ends = "no interval"
-        if head["low"] is not None and head["high"] is not None:
-            ends = f"95 % interval {head['low']:.2f} to {head['high']:.2f}"
+        ends = in_words(Estimate(head["value"], head["low"], head["high"], 0, head["why"]))
         results.append(
             EvalResult(
                 task_type="text-generation",
@@ -209,11 +209,9 @@ def _picked_nothing(line: Mapping[str, Any], side: str) -> tuple[int, int]:
     return asked - n, asked
 
 
-def _spread(estimate: Mapping[str, Any]) -> str:
-    if estimate["low"] is None or estimate["high"] is None:
-        return f"n {estimate['n']}, no interval"
-    low, high = _percent(estimate["low"]), _percent(estimate["high"])
-    return f"n {estimate['n']}, 95 % interval {low} to {high}"
+def _spread(told: Mapping[str, Any]) -> str:
+    estimate = Estimate(**told)
+    return f"n {estimate.n}, {in_words(estimate, digits=2, scale=100)}"
 
 
 def _percent(share: float) -> float:
@@ -251,8 +249,9 @@ def eval_results(
             notes say of which.
 
     Raises:
-        DataError: no report, items that are not of the benchmark or no whole held-out side of it, metrics
-            that were not measured or whose judgements failed too often; all at once.
+        DataError: no report, names of no form that the hub knows, items that are not of the benchmark or no
+            whole held-out side of it, metrics that were not measured or whose judgements failed too often;
+            all at once.
         MissingDependency: huggingface_hub is not installed.
     """
     try:
@@ -271,6 +270,7 @@ def eval_results(
             f"the items are {which}, where readers expect all of a held-out side; with --any-items it is "
             "published, and the notes say so"
         )
+    problems += _misnamed(dataset, revision, tasks or {}, source_url)
     found = data_set(config.get("items") or (), "xy", report["facts"])
     if dataset is None and found.id is None:
         problems.append(
@@ -304,15 +304,15 @@ def eval_results(
     judged = [key for key in wanted if key in lines and lines[key]["part"] == "writing"]
     if judged and failed is not None and failed["rate"] > max_failure_rate:
         problems.append(
-            f"{failed['rate']:.1%} of the judgements failed, more than {max_failure_rate:.1%}; judge those "
-            "answers again before you publish"
+            f"{percent(failed['rate'])} of the judgements failed, more than {percent(max_failure_rate)}; "
+            "judge those answers again before you publish"
         )
     for key in wanted:
         if lines.get(key, {}).get(side) and lines[key]["part"] == "picking":
             nothing, asked = _picked_nothing(lines[key], side)
             if nothing > max_failure_rate * asked:
                 problems.append(
-                    f"{key}: {nothing} of {asked} picked nothing, more than {max_failure_rate:.1%}; the "
+                    f"{key}: {nothing} of {asked} picked nothing, more than {percent(max_failure_rate)}; the "
                     "figure would be of the others alone"
                 )
     if problems:
@@ -338,6 +338,46 @@ def eval_results(
     yaml.width = 2**16
     yaml.dump(data, stream)
     return stream.getvalue()
+
+
+_TASK = re.compile(r"[A-Za-z0-9][\w.:/-]*", re.ASCII)
+_REVISION = re.compile(r"[\w][\w./-]*", re.ASCII)
+
+
+def _misnamed(
+    dataset: str | None, revision: str | None, tasks: Mapping[str, str], source_url: str | None
+) -> list[str]:
+    """What has no form that the hub knows: it would go nowhere there, and here into the name of a file."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    problems = []
+    if dataset is not None:
+        try:
+            validate_repo_id(dataset)
+        except HFValidationError:
+            known = False
+        else:
+            known = is_hub_name(dataset)
+        if not known:
+            problems.append(
+                f"dataset is {dataset!r:.80}, expected owner/name, such as allenai/XYBench-dataset"
+            )
+    if revision is not None and (not _REVISION.fullmatch(revision) or ".." in revision):
+        problems.append(f"revision is {revision!r:.80}, expected a commit of the data set")
+    problems += [
+        f"task of {metric!r:.40} is {task!r:.80}, expected an id of letters, digits and ._:/-, as eval.yaml "
+        "has it"
+        for metric, task in tasks.items()
+        if not _TASK.fullmatch(task)
+    ]
+    if len(set(tasks.values())) < len(tasks):
+        problems.append("two metrics have the same task, expected one each")
+    if source_url is not None and not re.fullmatch(r"https?://[^\s/]+\S*", source_url):
+        problems.append(
+            f"source_url is {source_url!r:.80}, expected an address that begins with https://"
+        )
+    return problems
 
 
 def benchmark_of(text: str) -> str:
@@ -405,4 +445,5 @@ def _notes(
     if line["part"] == "picking":
         nothing, asked = _picked_nothing(line, side)
         told.append(f"{nothing} of {asked} picked nothing")
+        told += [note for note in report.get("notes", ()) if note.startswith("picks: ")]
     return "; ".join(told)

@@ -16,10 +16,10 @@ from xyreward.answering import place_of
 from xyreward.config import Arguments, EvaluateRecipe
 from xyreward.errors import ConfigError
 from xyreward.evaluation import Evaluation, is_lacking
-from xyreward.judges import joined_options, options_of
+from xyreward.judges import OF_BATCHES, joined_options, options_of
 from xyreward.judges.asking import nothing_sent
 
-SET_HERE = frozenset({"votes", "batches", "schema", "max_tokens", "temperature"})
+SET_HERE = frozenset({"votes", *OF_BATCHES, "schema", "max_tokens", "temperature"})
 """Options of judges that a policy does not have, or that the evaluation sets."""
 
 
@@ -115,3 +115,8 @@ class PreparedEvaluation:
             return 0
         conditions = (self._found, *self._run.conditions.values())
         return sum(is_lacking(row) for one in conditions for row in one.rows)
+
+    @property
+    def status(self) -> int:
+        """The exit status of an evaluation that ran to its end: 0, or 1 where some is `lacking`."""
+        return 1 if self.lacking else 0

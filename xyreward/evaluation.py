@@ -42,13 +42,15 @@ from xyreward.errors import ConfigError, JudgeError
 from xyreward.items import AnswerKind, Item, ItemKind, Reference
 from xyreward.judges import Judge, check_gives_labels, load_judge
 from xyreward.judges.panel import PanelJudge, model_judges
-from xyreward.kept_rows import read_lines
+from xyreward.kept_rows import SCHEMA, read_lines
 from xyreward.partial import Partial
 from xyreward.policy import Answer, LogProb
 from xyreward.prices import without_url
 from xyreward.reward import Reward
 from xyreward.scoring import Score, score
+from xyreward.shown import KINDS, percent
 from xyreward.stats import Column, Estimate, means
+from xyreward.words import is_empty
 
 OPTIONS = ("A", "B")
 REPLIED = ("unparseable", "truncated")
@@ -184,8 +186,9 @@ class Evaluation:
         return tuple(notes)
 
     def to_jsonl(self) -> str:
-        """A line that describes the evaluation, then a line per item."""
+        """A line that describes the evaluation, then a line per row; docs/evaluate.md has their keys."""
         head = {
+            "schema": SCHEMA,
             "policy": self.policy,
             "judge": self.judge,
             "rubric_version": self.rubric_version,
@@ -201,7 +204,7 @@ class Evaluation:
         """What `to_jsonl` wrote.
 
         Raises:
-            OtherVersion: a field that this version does not know.
+            OtherVersion: of a later schema, or with a field that this version does not know.
             ValueError: it is something else; says which line, which field.
         """
         head, lines = read_lines(text)
@@ -269,7 +272,7 @@ def evaluate(
     if not isinstance(policy, FilePolicy):
         check_how(policy.name, how)
     judged_by = load_judge(judge) if "writing" in parts else None
-    _check_items(items, judged_by)
+    check_items(items, judged_by)
     kept = Partial() if partial is None else partial
 
     def tick(what: str, total: int) -> Callable[[int], object] | None:
@@ -453,7 +456,7 @@ def evaluate_references(
         raise ValueError(f"none of {len(items)} items has an answer of kind {kind}")
     judged_by = load_judge(judge)
     with_answer = [item for item, _ in having]
-    _check_items(with_answer, judged_by)
+    check_items(with_answer, judged_by)
     rows = _rows(with_answer, [[Written(r.text) for r in found] for _, found in having], clusters)
     _judge_rows(rows, with_answer, judged_by, Partial(), progress)
     without = len(items) - len(having)
@@ -508,7 +511,13 @@ def judge_name(judge: Judge) -> str:
     return without_url(judge.name)
 
 
-def _check_items(items: Sequence[Item], judge: Judge | None) -> None:
+def check_items(items: Sequence[Item], judge: Judge | None) -> None:
+    """Refuse what cannot be one evaluation, before anything is asked.
+
+    Raises:
+        JudgeError: the judge gives no labels, or cannot judge such items.
+        ValueError: items share an id; some bring their goals and of others they are inferred.
+    """
     if judge is not None:
         check_gives_labels(judge)
     if (check := getattr(judge, "check", None)) is not None:
@@ -737,7 +746,7 @@ def _no_solution(row: Row) -> float | None:
 
 
 def _empty(row: Row) -> float | None:
-    return None if row.answer is None else float(not row.answer.strip())
+    return None if row.answer is None else float(is_empty(row.answer))
 
 
 def _goal_served(row: Row) -> float | None:
@@ -1152,8 +1161,8 @@ def _why_none(
     for failed in failures(evaluation):
         if failed.rate > max_failure_rate:
             return (
-                f"n/a: {failed.rate:.1%} of judgements on {failed.kind} items failed, "
-                f"more than max_failure_rate={max_failure_rate:.1%}"
+                f"n/a: {percent(failed.rate)} of judgements on {KINDS[failed.kind]} failed, "
+                f"more than max_failure_rate={percent(max_failure_rate)}"
             )
     if direct is None:
         return "n/a: no controls; add {source: mini, kinds: [control]} to items"

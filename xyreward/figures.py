@@ -26,6 +26,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from xyreward import shown
 from xyreward.markdown import printable
 from xyreward.published import Band, beside_of_report
 from xyreward.self_contained import environment
@@ -224,22 +225,22 @@ def goals(report: Mapping[str, Any]) -> Figure | None:
 
 def picking(report: Mapping[str, Any]) -> Figure | None:
     """Picking against writing, over items with both; None where nothing was picked."""
-    shown = [(one, one.gap) for one in series_of(report) if one.gap]
-    if not shown:
+    rows = [(one, one.gap) for one in series_of(report) if one.gap]
+    if not rows:
         return None
     sheet = _Sheet(1, low=0, high=100, ticks=(0, 25, 50, 75, 100))
     sheet.title(
         0, "diamond: picks the goal-focused answer; other mark: writes one (focus intended)", ""
     )
-    for one, gap in shown:
+    for one, gap in rows:
         sheet.row(one.name, height=ROW + 8)
         sheet.join(0, gap["writing"], gap["picking"])
         sheet.mark(0, gap["writing"], one.style, dy=5, said=f"{one.name} writes", text=False)
         sheet.mark(
             0, gap["picking"], one.style, dy=-5, said=f"{one.name} picks", text=False, picks=True
         )
-        sheet.value(0, shown_estimate(gap["gap"], signed=True))
-        sheet.say(f"{one.name}, picking minus writing: {shown_estimate(gap['gap'], signed=True)}")
+        sheet.value(0, shown.figure(gap["gap"], signed=True))
+        sheet.say(f"{one.name}, picking minus writing: {shown.figure(gap['gap'], signed=True)}")
     _published(sheet, report, {"picking": 0, "paper_focus_intended": 0}, named=True)
     return sheet.figure(
         "picking", "Picking the goal-focused answer against writing one, % of items"
@@ -267,8 +268,8 @@ def changes(report: Mapping[str, Any]) -> Figure | None:
     for m in rows:
         if m["kind"] != kind:
             kind = m["kind"]
-            sheet.heading({"xy": "items with a hidden goal"}.get(kind, "controls"))
-        sheet.row(m["title"] + {"higher": " ↑", "lower": " ↓"}.get(m["better"], ""))
+            sheet.heading(shown.KINDS[kind])
+        sheet.row(m["title"] + shown.ARROWS.get(m["better"], ""))
         change = Estimate(**m["change"])
         sheet.mark(
             0, change, "s1" if change.excludes(0) else "s1 hollow", said=m["title"], signed=True
@@ -307,18 +308,6 @@ def drawn(report: Mapping[str, Any]) -> list[Figure]:
     """All figures for which there is something to draw."""
     figures = goals(report), picking(report), changes(report)
     return [figure for figure in figures if figure is not None]
-
-
-def shown_estimate(estimate: Estimate | None, *, signed: bool = False, unit: str = "%") -> str:
-    """`12 [3, 20]`, as in report.md; shares in per cent."""
-    if estimate is None:
-        return "n/a"
-    scale, digits = (100, 0) if unit == "%" else (1, 2 if unit == "" else 0)
-    spec = f"{'+' if signed else ''}.{digits}f"
-    value = f"{estimate.value * scale:{spec}}"
-    if estimate.low is None or estimate.high is None:
-        return f"{value} [no interval{f': {estimate.why}' if estimate.why else ''}]"
-    return f"{value} [{estimate.low * scale:{spec}}, {estimate.high * scale:{spec}}]"
 
 
 # ---------------------------------------------------------------- layout
@@ -387,10 +376,10 @@ class _Sheet:
         self, panel: int, estimate: Estimate | None, style: str, *, said: str, dy: float = 0,
         text: bool = True, signed: bool = False, picks: bool = False,
     ) -> None:  # fmt: skip
-        shown = shown_estimate(estimate, signed=signed)
-        self.say(f"{said}: {shown}")
+        told = shown.figure(estimate, signed=signed)
+        self.say(f"{said}: {told}")
         if text:
-            self.value(panel, shown)
+            self.value(panel, told)
         if estimate is None:
             return
         ends = (estimate.low, estimate.high)

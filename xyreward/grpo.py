@@ -5,6 +5,7 @@ Not here: what all recipes share (`recipe.py`), how a completion is scored (`sco
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
@@ -16,7 +17,7 @@ from typing import Any
 
 from xyreward.completions import Visible
 from xyreward.config import GRPORecipe, Places
-from xyreward.errors import DataError
+from xyreward.errors import DataError, MissingDependency
 from xyreward.judges import (
     Judge,
     RewardJudge,
@@ -87,6 +88,19 @@ def grpo_settings(config: GRPORecipe, path: Path | Places) -> tuple[Any, Any]:
         partial(rehearse, step=grpo_step),
         {"reward_weights": weights},
     )
+
+
+def check_vllm(config: GRPORecipe, places: Places) -> None:
+    """Make sure that vLLM is there if it is to write the answers: TRL looks once the policy is loaded.
+
+    Raises:
+        MissingDependency: it is not installed.
+    """
+    if config.grpo.get("use_vllm") and importlib.util.find_spec("vllm") is None:
+        raise MissingDependency(
+            f"{places.of('grpo.use_vllm')}: grpo.use_vllm: vLLM is not installed here, where TRL needs it "
+            "for a server of its own, too: pip install 'trl[vllm]'"
+        )
 
 
 def load_prompts(config: GRPORecipe, data: Data) -> Prompts:

@@ -1,17 +1,22 @@
-"""A scorer for Inspect: this package's reward for any task whose samples carry their item.
+"""The scorer for Inspect: this package's reward for any task whose samples carry their item.
 
-    from xyreward.inspect_scorer import xy_reward
+    from xyreward.inspect_scorer import samples, xy_reward
 
-    Task(dataset=..., solver=generate(), scorer=xy_reward())          # inspect eval --model-role grader=...
-    Task(dataset=..., solver=generate(), scorer=xy_reward("anthropic"))
+    data = MemoryDataset(samples(load_items("mini", split="test")))
+    Task(dataset=data, solver=generate(), scorer=xy_reward())          # inspect eval --model-role grader=...
+    Task(dataset=data, solver=generate(), scorer=xy_reward("anthropic"))
 
 Without a judge's name the model of the role `grader` judges, asked with this package's rubric. The role is
 required: there is no way in which the model under test grades itself unsaid. A log is scored anew with
 `inspect_ai.score(log, xy_reward(...), model_roles={"grader": ...}, action="append")`.
 
-A sample's item is `metadata["item"]` (`item.model_dump(mode="json")`); a sample without one is a bare query,
-whose goal the judge infers. A judgement that failed is `Score.unscored`: it is in the log with its reason,
-and in no metric.
+A sample's item is `metadata["item"]` (`item.model_dump(mode="json")`), and its cluster of near-duplicates
+`metadata["cluster"]`; `samples` sets both. A sample without an item is a bare query, whose goal the judge
+infers; such verdicts are averaged apart from the others. A judgement that failed is `Score.unscored`, with
+Inspect's own reason `grader_failed`, an explanation that begins with the kind of failure, and the failure in
+its metadata: it is in the log, and in no metric.
+
+The benchmark as a task, with all metrics of a report, is `inspect_task.py`; it scores with this.
 
 Needs `inspect_ai` (`xyreward[inspect]`).
 """
@@ -20,11 +25,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from inspect_ai.dataset import Sample
 from inspect_ai.model import (
+    ChatMessage,
+    ChatMessageAssistant,
     ChatMessageSystem,
     ChatMessageUser,
     GenerateConfig,
@@ -32,20 +41,32 @@ from inspect_ai.model import (
     get_model,
     model_roles,
 )
-from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
+from inspect_ai.scorer import (
+    Metric,
+    SampleScore,
+    Score,
+    Scorer,
+    Target,
+    mean,
+    metric,
+    scorer,
+    stderr,
+)
 from inspect_ai.solver import TaskState
 from pydantic import ValidationError
 
 from xyreward.errors import DataError, told
+from xyreward.evaluation import judged_fields
 from xyreward.items import Item, text_hash
 from xyreward.judges import Judge, check_gives_labels, load_judge
 from xyreward.judges.calls import Call, CallError, Reply
 from xyreward.judges.model import ModelJudge
 from xyreward.judges.panel import PanelJudge
 from xyreward.judges.preflight import EndpointCheck, check_sending
-from xyreward.reward import Reward
+from xyreward.prices import without_url
 from xyreward.scoring import EMPTY, ascore
-from xyreward.verdict import Usage, Verdict
+from xyreward.splits import Splits, clusters_of
+from xyreward.verdict import Usage
 
 OPERATIONAL = frozenset(
     {
@@ -61,7 +82,70 @@ OPERATIONAL = frozenset(
 """Settings of a model that decide how it is asked and not what it says: no part of a verdict's key."""
 
 
-@scorer(metrics=[mean(), stderr()])
+MESSAGES = {
+    "user": ChatMessageUser,
+    "assistant": ChatMessageAssistant,
+    "system": ChatMessageSystem,
+}
+
+
+def samples(items: Sequence[Item], splits: Splits | None = None) -> list[Sample]:
+    """Samples that carry their item, without the answers that others wrote, and their cluster.
+
+    Args:
+        items: each id once.
+        splits: for the names of clusters; without them near-duplicates are looked for among these items.
+    """
+    cluster = clusters_of(items, splits)
+    return [_sample(item, cluster[item.id]) for item in items]
+
+
+def _sample(item: Item, cluster: str) -> Sample:
+    messages: list[ChatMessage] = [MESSAGES[m["role"]](content=m["content"]) for m in item.messages]
+    return Sample(
+        input=messages,
+        # What the goal's rubric asks for, for the reader of the log; the judge has the item.
+        target=list(item.intended_solutions or item.stated_solutions) or "",
+        id=item.id,
+        metadata={
+            "kind": item.kind,
+            "cluster": cluster,
+            # No judge sees the answers of others, and a log is read by people who should not.
+            "item": item.model_copy(update={"references": ()}).model_dump(mode="json"),
+        },
+    )
+
+
+@metric
+def rewards() -> Metric:
+    """Mean reward and its standard error over clusters: `mean`, `stderr`, `clusters`.
+
+    Verdicts on goals that a judge inferred are a measurement of their own: `mean_inferred`,
+    `stderr_inferred`, `clusters_inferred`. A single cluster has no standard error.
+    """
+
+    def compute(scores: list[SampleScore]) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for inferred, suffix in ((False, ""), (True, "_inferred")):
+            ours = [
+                # Inspect looks for a cluster in a sample's own metadata, where there need not be one.
+                SampleScore(score=one.score, sample_id=one.sample_id, sample_metadata=said)
+                for one in scores
+                if (said := one.score.metadata or {}).get("goal_inferred", False) is inferred
+            ]
+            if not ours:
+                continue
+            clusters = len({one.sample_metadata["cluster"] for one in ours})
+            found[f"mean{suffix}"] = mean()(ours)
+            if clusters > 1:
+                found[f"stderr{suffix}"] = stderr(cluster="cluster")(ours)
+            found[f"clusters{suffix}"] = float(clusters)
+        return found or {"mean": math.nan}
+
+    return compute
+
+
+@scorer(metrics=[rewards()])
 def xy_reward(
     judge: str | None = None,
     judge_options: dict[str, Any] | None = None,
@@ -83,33 +167,68 @@ def xy_reward(
     named = None if judge is None else load_judge(judge, **given)
     if named is not None:
         check_gives_labels(named)
-    reward = Reward(soft=soft)
     of_role: dict[str, Judge] = {}
 
     async def score(state: TaskState, target: Target) -> Score:  # noqa: ARG001  # Inspect's signature
         chosen = named or _judge_of_role(grader, given, of_role)
-        answer = state.output.completion
-        result = await ascore(_item(state), answer, chosen, reward)
+        item, answer = _item(state), state.output.completion
+        result = await ascore(item, answer, chosen)
+        about = {
+            "judge": without_url(result.source),
+            "cluster": _cluster(state, item),
+            "goal_inferred": item.bare or item.inferred,
+        }
+        # Those of a row of an evaluation, of which `inspect_task.held_out` makes one.
+        row = {
+            **judged_fields(item, answer, result),
+            "answer": answer,
+            "answer_tokens": state.output.usage.output_tokens if state.output.usage else None,
+            "truncated": state.output.stop_reason == "max_tokens",
+        }
         if result.verdict is None:
             failure = result.failure
             assert failure is not None
             return Score.unscored(
-                reason="grader_failed",
+                reason="grader_failed",  # Inspect's word for each of our kinds
                 answer=answer,
                 explanation=f"{failure.kind}: {failure.detail}",
-                metadata={"judge": result.source, "failure": asdict(failure)},
+                metadata={**about, "failure": asdict(failure)},
             )
         verdict = result.verdict
-        assert result.reward is not None
         return Score(
-            value=result.reward,
+            value=row["soft_reward" if soft else "reward"],
             answer=answer,
-            explanation=verdict.reason or None,
+            explanation=verdict.reason or _told(row["verdict"]),
             reason="no_response" if EMPTY in verdict.flags else None,
-            metadata={"metrics": result.metrics, **_plain(verdict)},
+            metadata={
+                **about,
+                **row,
+                "metrics": result.metrics,
+                "cached": verdict.cached,
+                "cost_usd": verdict.cost_usd,
+            },
         )
 
     return score
+
+
+def _told(verdict: Mapping[str, Any]) -> str:
+    """The labels in words, of a judge that gives no reason."""
+    says = {
+        "has_stated_solution": "a solution for the stated request",
+        "has_intended_solution": "a solution for the intended request",
+        "identifies_misconception": "identifies the misconception",
+    }
+    return "; ".join(
+        [f"focus {verdict['focus']}"]
+        + [f"{'yes' if verdict[label] else 'no'}: {words}" for label, words in says.items()]
+    )
+
+
+def _cluster(state: TaskState, item: Item) -> str:
+    if (named := state.metadata.get("cluster")) is not None:
+        return str(named)
+    return item.content_hash if item.group is None else f"{item.source}: {item.group}"
 
 
 def _item(state: TaskState) -> Item:
@@ -128,12 +247,6 @@ def _item(state: TaskState) -> Item:
         raise DataError(
             [f"sample {state.sample_id!r}: metadata['item'] is no item: {error}"]
         ) from None
-
-
-def _plain(verdict: Verdict) -> dict[str, Any]:
-    whole = asdict(verdict)
-    return {name: whole[name] for name in ("labels", "p", "judge", "rubric_version", "grounded",
-                                           "suggestions", "cached", "cost_usd", "flags")}  # fmt: skip
 
 
 # ---------------------------------------------------------------- the model of a role as a judge

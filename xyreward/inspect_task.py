@@ -5,8 +5,9 @@
     inspect view
 
 Inspect asks the model and keeps the log; items, sides, judge, labels and metrics are this package's, so
-that figures mean what they mean in its reports. A judgement that failed is `Score.unscored`: Inspect
-leaves it out of every metric and counts it.
+that figures mean what they mean in its reports. `inspect_scorer.xy_reward` scores answers, and a log anew:
+`inspect score LOG --scorer xyreward/xy_reward -S judge=...`. A judgement that failed is `Score.unscored`:
+Inspect leaves it out of every metric and counts it.
 
 Loaded by Inspect through the entry point of this package; `xyreward[inspect]` installs it.
 
@@ -17,25 +18,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any, cast, get_args
 
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.log import EvalSpec
-from inspect_ai.model import ChatMessage, ChatMessageAssistant, ChatMessageSystem, ChatMessageUser
-from inspect_ai.scorer import Metric, SampleScore, Score, Scorer, Target, metric, scorer
-from inspect_ai.solver import TaskState, generate
+from inspect_ai.scorer import Metric, SampleScore, metric
+from inspect_ai.solver import generate
 from pydantic import JsonValue
 
 from xyreward import __version__
 from xyreward.errors import DataError
-from xyreward.evaluation import HEADLINE_PARTS, Evaluation, Row, headlines, judged_fields, measure
-from xyreward.items import Item
-from xyreward.judges import check_gives_labels, load_judge
+from xyreward.evaluation import HEADLINE_PARTS, Evaluation, Row, check_items, headlines, measure
+from xyreward.inspect_scorer import samples, xy_reward
+from xyreward.judges import load_judge
 from xyreward.loading import bundled_splits, load_items
 from xyreward.paired import FAMILY
-from xyreward.scoring import ascore
 from xyreward.sides import limited
 from xyreward.splits import Side, assign_splits
 
@@ -43,11 +42,6 @@ WITH_INTERVAL = frozenset({*FAMILY, *HEADLINE_PARTS})
 """Metrics that are logged with the ends of their intervals; the others would drown these."""
 PLANNED = "planned"
 """Attribute of a task's metric: its `Planned`."""
-MESSAGES = {
-    "user": ChatMessageUser,
-    "assistant": ChatMessageAssistant,
-    "system": ChatMessageSystem,
-}
 
 
 @task  # type: ignore[untyped-decorator]  # Inspect is typed, but not there where this is checked
@@ -84,21 +78,16 @@ def writing(
     if not chosen:
         raise DataError([f"no item of {items} is on the {split} side"])
     judged_by = load_judge(judge, **(judge_options or {}))
-    check_gives_labels(judged_by)
-    if check := getattr(judged_by, "check", None):
-        check(chosen)
+    check_items(chosen, judged_by)
     counts = Counter(item.kind for item in chosen)
     figures = held_out(
         xy=counts["xy"], control=counts["control"], max_failure_rate=max_failure_rate
     )
     planned = Planned()
     made = Task(
-        dataset=MemoryDataset(
-            [_sample(item, splits.placements[item.content_hash].cluster) for item in chosen],
-            name=f"{items}, {split} side",
-        ),
+        dataset=MemoryDataset(samples(chosen, splits), name=f"{items}, {split} side"),
         solver=generate(),
-        scorer=judgement(judge, judge_options),
+        scorer=xy_reward(judge, judge_options),
         metrics=[figures],
         early_stopping=planned,
         version=__version__,
@@ -139,36 +128,26 @@ class Planned:
         return {}
 
 
-def _sample(item: Item, cluster: str) -> Sample:
-    messages: list[ChatMessage] = [MESSAGES[m["role"]](content=m["content"]) for m in item.messages]
-    return Sample(
-        input=messages,
-        # What the goal's rubric asks for, for the reader of the log; the judge has the item.
-        target=list(item.intended_solutions or item.stated_solutions) or "",
-        id=item.id,
-        metadata={
-            "kind": item.kind,
-            "cluster": cluster,
-            # Without the answers that others wrote, which no judge sees.
-            "item": item.model_copy(update={"references": ()}).model_dump(mode="json"),
-        },
-    )
-
-
 def held_out_rows(scores: Sequence[SampleScore]) -> list[Row]:
     """Rows of an evaluation, of the answers that were judged."""
     rows = []
     known = {field.name for field in fields(Row)}
     seen: Counter[str] = Counter()
     for one in scores:
-        of_sample: Mapping[str, Any] = one.sample_metadata or {}
-        item = of_sample["item"]
+        item = (one.sample_metadata or {}).get("item")
+        said = one.score.metadata or {}
+        if not isinstance(item, Mapping) or "verdict" not in said:
+            raise DataError(
+                [
+                    f"sample {one.sample_id!r}: held_out is of samples that carry their item and were scored "
+                    "by xyreward/xy_reward; make them with xyreward.inspect_scorer.samples"
+                ]
+            )
         row = {
             "item_id": item["id"],
             **{name: item[name] for name in ("kind", "source", "domain", "language")},
-            "cluster": of_sample["cluster"],
             "answer_index": seen[item["id"]],
-            **(one.score.metadata or {}),
+            **said,
         }
         seen[item["id"]] += 1
         rows.append(Row(**{name: value for name, value in row.items() if name in known}))
@@ -219,50 +198,3 @@ def held_out(xy: int = 0, control: int = 0, max_failure_rate: float = 0.05) -> M
         return {name: number for name, number in found.items() if number is not None}
 
     return compute
-
-
-@scorer(metrics=[held_out()])  # type: ignore[untyped-decorator]
-def judgement(judge: str = "local", judge_options: dict[str, Any] | None = None) -> Scorer:
-    """The reward of an answer, in [0, 1], with its labels beside it; unscored where the judge failed."""
-    loaded = load_judge(judge, **(judge_options or {}))
-    check_gives_labels(loaded)
-
-    async def score(state: TaskState, target: Target) -> Score:  # noqa: ARG001  # Inspect's signature
-        item = Item.model_validate(state.metadata["item"])
-        answer = state.output.completion
-        result = await ascore(item, answer, loaded)
-        row = {
-            **judged_fields(item, answer, result),
-            "answer": answer,
-            "answer_tokens": state.output.usage.output_tokens if state.output.usage else None,
-            "truncated": state.output.stop_reason == "max_tokens",
-        }
-        if result.reward is None or result.verdict is None:
-            failure = result.failure
-            return Score.unscored(
-                reason=failure.kind if failure else "no verdict",
-                answer=answer,
-                explanation=failure.detail if failure else None,
-                metadata={"failure": asdict(failure) if failure else None},
-            )
-        return Score(
-            value=result.reward,
-            answer=answer,
-            explanation=result.verdict.reason or _told(row["verdict"]),
-            metadata=row,
-        )
-
-    return score
-
-
-def _told(verdict: Mapping[str, Any]) -> str:
-    """The labels in words, of a judge that gives no reason."""
-    says = {
-        "has_stated_solution": "a solution for the stated request",
-        "has_intended_solution": "a solution for the intended request",
-        "identifies_misconception": "identifies the misconception",
-    }
-    return "; ".join(
-        [f"focus {verdict['focus']}"]
-        + [f"{'yes' if verdict[label] else 'no'}: {words}" for label, words in says.items()]
-    )

@@ -18,6 +18,11 @@ from xyreward.errors import OtherVersion
 from xyreward.strict_json import parse_json
 from xyreward.verdict import Focus
 
+SCHEMA = 1
+"""Version of these files: in their first line, as whoever reads them looks there first. Files without one are
+of version 1, which was written before the number was. A key that is new, gone or of another meaning is a new
+version."""
+
 _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 _OPEN = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
@@ -27,6 +32,7 @@ _Probability = Annotated[float, Field(ge=0, le=1)]
 class _Head(BaseModel):
     model_config = _STRICT
 
+    version: Annotated[int, Field(alias="schema", ge=1)] = SCHEMA
     policy: str
     judge: str | None
     rubric_version: str | None
@@ -97,14 +103,15 @@ def read_lines(text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The description of an evaluation and the fields of its rows, as JSON has them.
 
     Raises:
-        OtherVersion: a line has a field that this version does not know.
+        OtherVersion: of a later schema, or a line has a field that this version does not know.
         ValueError: it is not what `Evaluation.to_jsonl` writes; says which line, which field.
     """
     # Not splitlines(): an answer may hold U+2028, which JSON leaves as it is.
     lines = [line for line in text.split("\n") if line]
     if not lines:
         raise ValueError("is empty, expected a line on the evaluation and a line for each row")
-    head, *rows = (_checked(line, n, _row() if n else _Head) for n, line in enumerate(lines))
+    head = _checked(lines[0], 0, _Head)
+    rows = [_checked(line, n, _row()) for n, line in enumerate(lines[1:], start=1)]
     return head, rows
 
 
@@ -126,6 +133,10 @@ def _checked(line: str, n: int, model: type[BaseModel]) -> dict[str, Any]:
         raise ValueError(f"line {n + 1}: {error}") from None
     if not isinstance(found, dict):
         raise ValueError(f"line {n + 1}: is no object, expected one")
+    if n == 0 and type(schema := found.get("schema")) is int and schema > SCHEMA:
+        raise OtherVersion(
+            f"schema is {schema}, expected at most {SCHEMA}: a later version of xyreward wrote it"
+        )
     try:
         model.model_validate(found)
     except ValidationError as error:

@@ -25,7 +25,15 @@ from xyreward.config import PairsJob
 from xyreward.differing import differences, was_and_is
 from xyreward.errors import ConfigError, DataError, MissingDependency, RunFolderError, told
 from xyreward.items import Item, items_hash
-from xyreward.judges import Judge, described, joined_options, load_asker, load_judge, options_of
+from xyreward.judges import (
+    OF_BATCHES,
+    Judge,
+    described,
+    joined_options,
+    load_asker,
+    load_judge,
+    options_of,
+)
 from xyreward.judges.asking import ModelAsker, nothing_sent, run_of_environment
 from xyreward.judges.panel import model_judges
 from xyreward.judges.transport import without_credentials
@@ -87,10 +95,10 @@ def with_options(job: PairsJob, options: Mapping[str, Any]) -> PairsJob:
     if job.judge is not None:
         takes["judge_options"] = options_of(job.judge)
     if "on_policy" in job.sources and job.policy_is_remote:
-        set_by_sampling = {"votes", "batches", "schema", "max_tokens", "temperature"}
+        set_by_sampling = {"votes", *OF_BATCHES, "schema", "max_tokens", "temperature"}
         takes["policy_options"] = options_of(job.policy.model) - set_by_sampling
     if job.writer is not None:
-        takes["writer_options"] = options_of(job.writer) - {"votes", "batches"}
+        takes["writer_options"] = options_of(job.writer) - {"votes"}
     if unused := sorted(set(options) - frozenset[str]().union(*takes.values())):
         raise ConfigError(
             f"{', '.join(unused)}: neither judge nor policy nor writer of this job takes that; leave it out"

@@ -37,9 +37,11 @@ from xyreward.answering import (
     How,
     RemotePolicy,
     described_how,
+    described_picks,
     place_of,
     write,
 )
+from xyreward.calibrate import covered_by
 from xyreward.chat_tokenizer import ChatTokenizer
 from xyreward.config import (
     Arguments,
@@ -107,7 +109,7 @@ from xyreward.policy import Policy, bf16_is_fast, default_device, load_policy
 from xyreward.prices import without_url
 from xyreward.rehearsal import Attempt, culprits, rehearse
 from xyreward.report_page import write_page
-from xyreward.runs import LOGS, PARTIAL_EVALUATION, ROUND, RunFolder
+from xyreward.runs import LOGS, PARTIAL_EVALUATION, ROUND, RunFolder, name_in_run
 from xyreward.sides import Sides, limited, load_sides
 from xyreward.splits import Splits
 from xyreward.tracking import check_trackers, log_report, tensorboard_in
@@ -185,9 +187,14 @@ LORA_STARTS = (True, False, "gaussian", "eva", "orthogonal")
 """Values of `init_lora_weights` that leave the policy's own weights alone."""
 
 
+def _is_first() -> bool:
+    """Whether this is the first of all processes, by the launcher's word: before there is a state to ask."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def say_hello() -> None:
     """Tell at once that something goes on: importing takes a minute where a machine is busy."""
-    if os.environ.get("RANK", "0") == "0":
+    if _is_first():
         _tell("== loading PyTorch and checking the configuration")
 
 
@@ -224,7 +231,7 @@ def plain_errors() -> Iterator[None]:
         # Nothing is left to do, and a second Ctrl-C shall not spoil the line.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _close_bars()
-        if os.environ.get("RANK", "0") == "0":
+        if _is_first():
             with suppress(OSError):
                 print(f"\n{printable(how_to_go_on())}", file=sys.stderr, flush=True)  # noqa: T201
         raise SystemExit(INTERRUPTED) from None
@@ -243,6 +250,18 @@ def plain_errors() -> Iterator[None]:
         )
 
 
+@contextmanager
+def on_the_way() -> Iterator[None]:
+    """Around what sends and computes, once all was found to be in order: errors there have another status.
+
+    Within `plain_errors`, and as `xyreward eval` has it: 2 is what was wrong from the beginning.
+    """
+    try:
+        yield
+    except (XYRewardError, OSError) as error:
+        _end(f"{type(error).__name__}: {error}\n{how_to_go_on('Stopped')}", error, STOPPED)
+
+
 def _close_bars() -> None:
     """Leave progress bars where they stand: at exit each would be drawn once more, below the last word."""
     if (tqdm := getattr(sys.modules.get("tqdm"), "tqdm", None)) is not None:
@@ -252,6 +271,9 @@ def _close_bars() -> None:
 
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status after Ctrl-C, as shells have it."""
+
+STOPPED = 3
+"""Exit status of an evaluation that was stopped on the way: a wrong key, a spent budget, a full disk."""
 
 JUDGE_FAILED = 75
 """Exit status of a training that its judge ended: EX_TEMPFAIL of sysexits.h, try again later."""
@@ -500,21 +522,30 @@ def _finish_rounds(config: DPORecipe, top: RunFolder) -> None:
             f"round {n}": {name: facts[name] for name in OF_ROUNDS if name in facts}
             for n, facts in enumerate(of_rounds, start=1)
         },
+        **{key: of_rounds[-1][key] for key in (CALIBRATION,) if key in of_rounds[-1]},
     }
-    both = {
-        "before": read(folders[0], "before.jsonl", Evaluation.from_jsonl),
-        "after": read(folders[-1], "after.jsonl", Evaluation.from_jsonl),
+    wanted = config.evaluation
+    oracle = ("before.oracle", "after.oracle") if wanted.oracle else ()
+    references = [f"reference.{kind}" for kind in wanted.references]
+    shown = {
+        name: read(
+            folders[0] if name.startswith("before") else folders[-1],
+            f"{name}.jsonl",
+            Evaluation.from_jsonl,
+        )
+        for name in ("before", "after", *oracle, *references)
     }
     report = reports.build_report(
-        both["before"],
-        both["after"],
+        shown["before"],
+        shown["after"],
+        conditions={name: one for name, one in shown.items() if name not in ("before", "after")},
         facts=facts,
         headline_notes=list(noted),
-        max_failure_rate=config.evaluation.max_failure_rate,
+        max_failure_rate=wanted.max_failure_rate,
         seed=config.seed,
     )
     top.write("report.md", reports.to_markdown(report))
-    write_page(top, report, both, load_data(config).held_out)
+    write_page(top, report, shown, load_data(config).held_out)
     top.write("report.json", reports.to_json(report))
     _tell(f"=== all {config.rounds} rounds\n\n{reports.to_markdown(report)}")
     _tell(f"All of it is in {top.path}")
@@ -608,12 +639,13 @@ class Run:
             RunFolderError: the run that is resumed had other data or another policy. What its checkpoint
                 was trained on could be among what would be evaluated now.
         """
+        trains = not isinstance(self.config, EvaluateRecipe)
         facts: dict[str, Any] = {
             "policy hash": self.on_main(self._fingerprint),
             "sources": list(data.sides.sources),
-            "train items": len(data.train),
+            **({"train items": len(data.train)} if trains else {}),
             "held-out items": len(data.held_out),
-            "train hash": items_hash(data.train)[:12],
+            **({"train hash": items_hash(data.train)[:12]} if trains else {}),
             "held-out hash": items_hash(data.held_out)[:12],
             "splits hash": data.splits.hash[:12],
         }
@@ -676,6 +708,8 @@ class Run:
                 for key in {**old, **facts}
                 if old.get(key) != facts.get(key)
                 and (self.folder.trained or not key.startswith(("pairs", "prompts")))
+                # Early versions told them of evaluations as well, where nothing is trained.
+                and not (key in ("train items", "train hash") and key not in facts)
             ]
             if differing:
                 raise RunFolderError(
@@ -734,6 +768,7 @@ class Run:
                 out=self.folder.path / name,
                 keep_truncated=wanted.keep_truncated,
                 batch_size=wanted.batch_size,
+                origin=name_in_run(policy.name, config.output_dir),
                 on_answers=(
                     None
                     if bars is None
@@ -790,7 +825,8 @@ class Run:
     def _evaluate(self, name: str, policy: Evaluated, data: Data) -> Evaluation:
         config = self.config.evaluation
         condition: Condition = "oracle" if name.endswith(".oracle") else "writing"
-        kept = self.on_main(lambda: self._kept(name, [item.id for item in data.held_out]))
+        expected = {item.id: self._answers_to(item, policy) for item in data.held_out}
+        kept = self.on_main(lambda: self._kept(name, expected))
         if kept is not None:
             self.say(f"== {_evaluation(name)}: kept from before")
             return Evaluation.from_jsonl(
@@ -844,6 +880,10 @@ class Run:
             how = described_how(policy, how_to_answer(self.config))
             if how != "1 per item, greedy":
                 remarks.append(f"answers: {how}")
+        if "picking" in wanted.parts and (
+            how := described_picks(policy, how_to_answer(self.config))
+        ):
+            remarks.append(f"picks: {how}")
         if isinstance(policy, FilePolicy):
             remarks += policy.notes
         return remarks
@@ -853,7 +893,8 @@ class Run:
         having = [i for i in data.held_out if any(r.kind == kind for r in i.references)]
 
         def judged() -> str:
-            kept = self._kept(name, [item.id for item in having])
+            expected = {i.id: sum(r.kind == kind for r in i.references) for i in having}
+            kept = self._kept(name, expected)
             if kept is not None:
                 self.say(f"== {_evaluation(name)}: kept from before")
                 return self._completed(name, kept, None, having)
@@ -909,22 +950,47 @@ class Run:
         wanted: PolicyConfig = self.config.policy
         return wanted.revision if policy.name == wanted.model else None
 
-    def _kept(self, name: str, expected: Sequence[str]) -> str | None:
-        """The text of an evaluation that a stopped run finished, once it is known to be whole."""
+    def _answers_to(self, item: Item, policy: Evaluated) -> int:
+        """How many rows an item has in an evaluation of a policy."""
+        if "writing" not in self.config.evaluation.parts:
+            return 1
+        if isinstance(policy, FilePolicy):
+            return len(policy.answers.get(item.id, ())) or 1  # the failure
+        return self.config.evaluation.answers_per_item
+
+    def _kept(self, name: str, expected: Mapping[str, int]) -> str | None:
+        """The text of an evaluation that a stopped run finished, once it is known to be whole.
+
+        Args:
+            name: of its file, without the ending.
+            expected: item id -> how many rows it has, in the order of the file.
+        """
         file = f"{name}.jsonl"
         text = self.folder.read(file)
-        earlier = self.arguments.before if name == "before" else None
-        if text is None and earlier is not None:
-            text = RunFolder(earlier.parent).read(earlier.name)
+        earlier = self.arguments.before
+        # What was after the round before is before this one, also where it was told the goal.
+        if text is None and earlier is not None and name.partition(".")[0] == "before":
+            theirs = name.replace("before", earlier.stem, 1)
+            text = RunFolder(earlier.parent).read(f"{theirs}.jsonl")
             if text is not None:
                 self.write(file, text)
         if text is None:
             return None
         try:
             found = Evaluation.from_jsonl(text)
-            ids = list(dict.fromkeys(row.item_id for row in found.rows))
-            if ids != list(expected):
-                raise ValueError(f"{len(ids)} items that are not the {len(expected)} of this run")
+            numbers: dict[str, list[int]] = {}
+            for row in found.rows:
+                numbers.setdefault(row.item_id, []).append(row.answer_index)
+            if list(numbers) != list(expected):
+                raise ValueError(
+                    f"{len(numbers)} items that are not the {len(expected)} of this run"
+                )
+            for item_id, k in expected.items():
+                if (there := numbers[item_id]) != list(range(k)):
+                    raise ValueError(
+                        f"item {item_id!r:.80} has the answers {', '.join(map(str, there))}, expected "
+                        f"{', '.join(map(str, range(k)))}; lines are missing or out of place"
+                    )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise self.folder.damaged(file, error) from None
         self._refuse_another_judge(file, found)
@@ -1000,6 +1066,7 @@ class Run:
                 **self.bill(),
                 "seconds": self.seconds,
                 "peak memory, GiB": peak_memory_gib(),
+                **_calibration(before),
             },
             headline_notes=self._headline_notes(before),
             max_failure_rate=self.config.evaluation.max_failure_rate,
@@ -1105,6 +1172,17 @@ class Run:
                 ),
             }
         return facts
+
+
+CALIBRATION = "judge against people"
+"""The fact that says which calibration record covers a run's judge."""
+
+
+def _calibration(evaluation: Evaluation) -> dict[str, str]:
+    """As it is known when the run ends: records made later do not change a report that is built again."""
+    if not (evaluation.judge and evaluation.rubric_version):
+        return {}
+    return {CALIBRATION: covered_by(evaluation.judge, evaluation.rubric_version)}
 
 
 def _sum_of(usd: float, unpriced: int) -> float | str:
@@ -1341,6 +1419,8 @@ def print_estimate(
 ) -> None:
     """Print what a run would do, what judging would cost and how long it would take. Sends nothing.
 
+    Of several processes the first prints it.
+
     Args:
         config: of the recipe.
         data: whose held-out items will be answered.
@@ -1348,11 +1428,16 @@ def print_estimate(
         pairs: a line on what the pairs would take.
         plan: further lines, of the training.
     """
+    if not _is_first():
+        return
     wanted = config.evaluation
     dev = data.sides.select("dev")
-    lines = [
+    others = [
         f"{len(data.train)} train items: {_kinds(data.train)}",
         f"{len(dev)} dev items: {_kinds(dev)}",
+    ]
+    lines = [
+        *([] if isinstance(config, EvaluateRecipe) else others),
         f"{len(data.held_out)} held-out items ({_named(wanted)}): {_kinds(data.held_out)}",
         *([pairs] if pairs else []),
         *plan,

@@ -14,7 +14,6 @@ from dataclasses import asdict, replace
 from typing import Any, get_args
 
 from xyreward.breakdown import Dimension, Group, breakdown, failure_rates
-from xyreward.calibrate import covered_by
 from xyreward.errors import DataError
 from xyreward.evaluation import (
     Evaluation,
@@ -55,7 +54,8 @@ def build_report(
 ) -> dict[str, Any]:
     """Everything that is known of one policy, or of two and their difference, as JSON-ready data.
 
-    Nothing in it depends on anything but the arguments: the same rows give the same bytes.
+    Nothing in it depends on anything but the arguments: the same rows and facts give the same bytes, on any
+    machine. What a run knows beside its rows (its bill, which calibration record covers its judge) is a fact.
 
     Args:
         before, after: what the policies write, prefer and pick.
@@ -119,7 +119,7 @@ def build_report(
         "judge_noise": {name: found for name, (found, _) in noise.items()},
         "published": Published.load().to_report({r.source for r in before.rows if r.kind == "xy"}),
         "notes": _notes(evaluations, others) + [why for _, why in noise.values() if why],
-        "facts": {**(facts or {}), **_calibration(before)},
+        "facts": dict(facts or {}),
     }
 
 
@@ -139,12 +139,6 @@ def _notes(evaluations: Mapping[str, Evaluation], others: Mapping[str, Evaluatio
         if note not in found
     ]
     return [*found, *own]
-
-
-def _calibration(evaluation: Evaluation) -> dict[str, str]:
-    if not (evaluation.judge and evaluation.rubric_version):
-        return {}
-    return {"judge against people": covered_by(evaluation.judge, evaluation.rubric_version)}
 
 
 def _metric(metric: Metric) -> dict[str, Any]:

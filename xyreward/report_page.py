@@ -15,7 +15,7 @@ Not here: figures (`figures.py`), what is measured (`evaluation.py`, `report.py`
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,18 +23,27 @@ from typing import Any
 from markupsafe import Markup
 
 from xyreward import figures
-from xyreward.evaluation import Evaluation, Headline, Row
-from xyreward.figures import shown_estimate
+from xyreward.evaluation import Evaluation, Row
 from xyreward.items import Item
 from xyreward.markdown import printable
 from xyreward.published import beside_of_report
-from xyreward.report_markdown import few_clusters
+from xyreward.report_tables import (
+    FromData,
+    Table,
+    Text,
+    fact_lines,
+    failure_lines,
+    main_below,
+    main_rows,
+    several,
+    tables,
+)
 from xyreward.rubric import Grounding
 from xyreward.runs import RunFolder
 from xyreward.self_contained import as_script, render
-from xyreward.stats import Estimate
+from xyreward.shown import headline
 from xyreward.verdict import FOCUS_VALUES
-from xyreward.words import of_whom, with_failures
+from xyreward.words import of_whom
 
 PAGE = "report.html"
 DATA = "report_data"
@@ -97,7 +106,7 @@ def write_page(
         parts=[Markup(part) for part in parts] if whole else [],  # noqa: S704  # of as_script
         figures={f.name: Markup(f.svg(alone=False)) for f in drawn},  # noqa: S704  # of a template
         answers=len(rows),
-        **_tables(report),
+        **_tables(report, {figure.name for figure in drawn}),
     )
     written = [folder.write(PAGE, page)]
     written += _write_parts(folder, [] if whole else parts)
@@ -369,155 +378,53 @@ def _units(text: str) -> int:
 # ---------------------------------------------------------------- tables
 
 
-def _tables(report: Mapping[str, Any]) -> dict[str, Any]:
+BELOW = {"label-tests": "changes", "picking-writing": "picking"}
+"""Tables that stand below a figure, where it is drawn."""
+
+
+def _tables(report: Mapping[str, Any], drawn: Collection[str]) -> dict[str, Any]:
+    """What stands above the answers: the tables of report.md, in its words.
+
+    Args:
+        drawn: names of the figures that the page has.
+    """
     two = "after" in report["policies"]
-    groups = report.get("breakdown", {}).get("source", [])
+    found = {table.key: _shown(table) for table in tables(report)}
+    in_place = {key: table for key, table in found.items() if BELOW.get(key) in drawn}
     return {
         "two": two,
         "policies": [(name, _text(policy)) for name, policy in report["policies"].items()],
         "judge": _text(report["judge"] or ""),
         "rubric": _text(report["rubric_version"] or ""),
         "counts": report["items"],
-        "headline": [(name, _headline(Headline(**h))) for name, h in report["headline"].items()],
-        "metrics": _metrics(report, two),
-        "few": few_clusters(
-            (m, [m[name] for name in ("before", "after", "change")]) for m in report["metrics"]
-        ),
-        "bands": bool(beside_of_report(report.get("published"))),
-        "tests": [_test(test) for test in report.get("label_tests", ())],
-        "sources": _sources(groups, {m["key"]: m["title"] for m in report["metrics"]}, two),
-        "implicit": _implicit(report),
-        "failures": [
-            {
-                "name": of_whom(name, two=two),
-                **f,
-                "reasons": ", ".join(f"{n} {k}" for k, n in f["by_kind"].items()),
-            }
-            for name, kinds in report["failures"].items()
-            for f in kinds
-            if f["failed"]
+        "several": f"{many:.3g}" if (many := several(report)) else "",
+        "headline": [
+            (name, *headline(**told).partition(" [")) for name, told in report["headline"].items()
         ],
+        "withheld": {name for name, told in report["headline"].items() if told["value"] is None},
+        "metrics": main_rows(report),
+        "bands": bool(beside_of_report(report.get("published"))),
+        "below": [_said(line) for line in main_below(report)],
+        "tables": [table for key, table in found.items() if key not in in_place],
+        "in_place": in_place,
+        "failures": [_said(line) for line in failure_lines(report, only_failed=True)],
         "notes": [_text(note) for note in (*report.get("headline_notes", ()), *report["notes"])],
-        "facts": [(_text(k), _fact(v)) for k, v in report["facts"].items()],
+        "facts": [(_text(name), _said(value)) for name, value in fact_lines(report)],
     }
 
 
-def _headline(headline: Headline) -> dict[str, str]:
-    if headline.value is None:
-        return {"value": "", "interval": "", "why": headline.why}
-    if headline.low is None or headline.high is None:
-        return {"value": f"{headline.value:+.2f}", "interval": "", "why": headline.why}
-    interval = f"[{headline.low:+.2f}, {headline.high:+.2f}]"
-    return {"value": f"{headline.value:+.2f}", "interval": interval, "why": ""}
+def _shown(table: Table) -> dict[str, Any]:
+    return {
+        "key": table.key,
+        "heading": table.heading,
+        "said": _said(table.said),
+        "header": [_said(cell) for cell in table.header],
+        "rows": [[_said(cell) for cell in row] for row in table.rows],
+        "below": [_said(line) for line in table.below],
+    }
 
 
-def _metrics(report: Mapping[str, Any], two: bool) -> list[dict[str, Any]]:
-    bands = beside_of_report(report.get("published"))
-    rows = []
-    for m in report["metrics"]:
-        names = ("before", "after", "change") if two else ("before",)
-        found = {name: Estimate(**m[name]) if m[name] else None for name in names}
-        counts = [e.n if e else 0 for e in found.values()]
-        rows.append(
-            {
-                "kind_name": {"xy": "1 items with a hidden goal", "control": "2 controls"}.get(
-                    m["kind"], "3 all items"
-                ),
-                "title": m["title"],
-                "unit": m["unit"],
-                "better": {"higher": "↑", "lower": "↓"}.get(m["better"], ""),
-                "n": " / ".join(map(str, counts if len(set(counts)) > 1 else counts[:1])),
-                "cells": [
-                    (
-                        shown_estimate(e, unit=m["unit"], signed=name == "change"),
-                        with_failures(
-                            m["failure_bounds"].get(name), m["unit"], signed=name == "change"
-                        ),
-                    )
-                    for name, e in found.items()
-                ],
-                "sure": bool(two and found["change"] and found["change"].excludes(0)),
-                "band": str(bands.get(m["key"], "")),
-            }
-        )
-    return rows
-
-
-def _test(test: Mapping[str, Any]) -> dict[str, Any]:
-    counts = {name: f"{test[name]:,}" for name in ("n", "gained", "lost")}
-    return {"title": test["title"], **counts, "p": _p(test["p"]), "p_holm": _p(test["p_holm"])}
-
-
-def _p(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def _sources(
-    groups: Sequence[Mapping[str, Any]], titles: Mapping[str, str], two: bool
-) -> dict[str, Any] | None:
-    """A row for every source, a column for every metric that is shown of any."""
-    keys = list(dict.fromkeys(m["key"] for group in groups for m in group["metrics"]))
-    if len(groups) < 2 or not keys:
-        return None  # one source, or none with enough items
-    rows = []
-    for group in groups:
-        lines = {m["key"]: m for m in group["metrics"]}
-        cells = []
-        for key in keys:
-            if key not in lines:
-                cells.append(("too few" if key in group["too_few"] else "", ""))
-                continue
-            value, change = (
-                Estimate(**found) if (found := lines[key][name]) else None
-                for name in ("after" if two else "before", "change")
-            )
-            cells.append(
-                (shown_estimate(value), shown_estimate(change, signed=True) if two else "")
-            )
-        name = "" if group["name"] is None else _text(group["name"]) or "not said"
-        rows.append(
-            {
-                "name": name or f"{len(group['pooled'])} small ones together",
-                "pooled": ", ".join(map(_text, group["pooled"])),
-                "size": group["items"],
-                "cells": cells,
-            }
-        )
-    return {"titles": [titles[key] for key in keys], "rows": rows}
-
-
-_NATS = (
-    ("accuracy", "moved towards the better answer, %", "%", ""),
-    ("accuracy_per_token", "per token, %", "%", ""),
-    ("margin", "margin, nats", "", "+.2f"),
-    ("margin_per_token", "margin, nats/token", "", "+.3f"),
-    ("better_change", "better answer, nats", "", "+.2f"),
-    ("worse_change", "worse answer, nats", "", "+.2f"),
-)
-
-
-def _implicit(report: Mapping[str, Any]) -> list[tuple[str, int, list[tuple[str, str]]]]:
-    titles = {"xy": "goal-focused against literal", "control": "direct against overcorrecting"}
-    out = []
-    for kind, value in report["implicit_reward"].items():
-        if not value:
-            continue
-        cells = []
-        for name, title, unit, spec in _NATS:
-            estimate = Estimate(**value[name])
-            if unit:
-                cells.append((title, shown_estimate(estimate)))
-                continue
-            ends = (estimate.low, estimate.high)
-            interval = ", ".join(f"{end:{spec}}" for end in ends if end is not None)
-            cells.append((title, f"{estimate.value:{spec}} [{interval or 'no interval'}]"))
-        out.append((titles[kind], value["accuracy"]["n"], cells))
-    return out
-
-
-def _fact(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{_text(str(k))} {_text(str(v))}" for k, v in value.items()) or "none"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(_text(str(v)) for v in value)
-    return _text(str(value))
+def _said(text: Text) -> str:
+    """A sentence or a cell; the template escapes it."""
+    pieces = (text,) if isinstance(text, str) else text
+    return "".join(_text(one) if isinstance(one, FromData) else one for one in pieces)

@@ -55,6 +55,7 @@ from xyreward.differing import was_and_is
 from xyreward.dispatch import Limits
 from xyreward.embedded import is_whole_safetensors
 from xyreward.errors import ConfigError, OtherVersion, RunFolderError, told
+from xyreward.judges import OF_BATCHES
 from xyreward.prices import without_url
 
 PACKAGES = (
@@ -89,7 +90,9 @@ BEFORE_TRAINING = (
     r"|samples[\w-]*\.jsonl(\.\w+)?"
 )
 """Files that are worth keeping, and do not depend on settings of the training."""
-OF_THE_BILL = frozenset({"store", "run", "budget_usd", "prices", *Limits.__dataclass_fields__})
+OF_THE_BILL = frozenset(
+    {"store", "run", "budget_usd", "prices", *OF_BATCHES, *Limits.__dataclass_fields__}
+)
 """Options of models that change what a run costs and how long it takes, and not what comes out: a budget that
 is spent may be raised, a server that is slow asked for less at a time."""
 ROUND = "round-"
@@ -445,6 +448,18 @@ def _differences(path: Path, before: str, after: str) -> dict[str, str]:
     }
 
 
+def name_in_run(policy: str, output_dir: str) -> str:
+    """A policy's name; that of one which an earlier round saved by its place in the run, which may be moved.
+
+    Args:
+        policy: a folder or another name.
+        output_dir: of the run or round whose policy it is.
+    """
+    folder, path = Path(output_dir), Path(policy)
+    saved_by_round = path.parent.name.startswith(ROUND) and path.parent.parent == folder.parent
+    return f"{path.parent.name}/{path.name}" if saved_by_round else policy
+
+
 def _deciding(flat: Mapping[str, Any]) -> dict[str, Any]:
     """What decides the results: no options of the bill, and no address of a server, whose port may change."""
     found = {}
@@ -458,6 +473,9 @@ def _deciding(flat: Mapping[str, Any]) -> dict[str, Any]:
             value, str
         )
         found[key] = without_url(value) if named else value
+    policy, folder = found.get("policy.model"), found.get("output_dir")
+    if isinstance(policy, str) and isinstance(folder, str):
+        found["policy.model"] = name_in_run(policy, folder)
     return found
 
 

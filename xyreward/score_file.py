@@ -43,7 +43,7 @@ from xyreward.scoring import Score, ascore
 from xyreward.stats import Estimate, mean_of_sums
 from xyreward.strict_json import faults, parse_json
 from xyreward.tables import packed
-from xyreward.words import did_you_mean, noun
+from xyreward.words import did_you_mean, is_empty, noun
 
 CHUNK = 512
 """Rows that are judged together: enough to keep 64 calls in flight, few enough to hold in memory."""
@@ -91,7 +91,7 @@ class FileReport:
             self.failed[kind] += 1
             self.reasons.setdefault(kind, str(failure.get("detail", "")))
         if reward is not None:
-            self.empty += not answer.strip()
+            self.empty += is_empty(answer)
             group = self.sums.setdefault(_group(item), defaultdict(lambda: [0.0, 0]))
             one = group[int(item.content_hash[:12], 16) % BUCKETS]
             one[0] += reward
@@ -216,7 +216,9 @@ class AnswersFile:
                 "chat:<model>@<base_url>, or a panel of nothing but such), or name items with item_id"
             )
         if any(one.budget_usd is not None for one in model_judges(judge)):
-            first = [(i, row["answer"]) for row, i in islice(self, CHUNK) if row["answer"].strip()]
+            first = [
+                (i, row["answer"]) for row, i in islice(self, CHUNK) if not is_empty(row["answer"])
+            ]
             refuse_small_budget(judge, *_unzipped([one for one in first if not one[0].bare]))
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
@@ -296,7 +298,7 @@ def estimate_file(answers: AnswersFile, judge: Judge) -> Bill | None:
         return None
     total: Bill | None = None
     for chunk in _chunks(iter(answers), CHUNK):
-        rows = [(item, row["answer"]) for row, item in chunk if row["answer"].strip()]
+        rows = [(item, row["answer"]) for row, item in chunk if not is_empty(row["answer"])]
         one: Bill | None = estimate(*_unzipped(rows))
         total = one if total is None or one is None else total + one
     return total

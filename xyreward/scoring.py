@@ -20,6 +20,7 @@ from xyreward.items import Item
 from xyreward.judges import Judge, RewardJudge, load_judge
 from xyreward.reward import WORST_LABELS, Reward, parts
 from xyreward.verdict import JudgeFailure, LabelProbabilities, Verdict
+from xyreward.words import is_empty
 
 T = TypeVar("T")
 
@@ -126,7 +127,7 @@ async def ascore(
                 outcomes[i] = grounded
             else:
                 item_list[i] = grounded
-    asked = [i for i, a in enumerate(answer_list) if a.strip() and i not in outcomes]
+    asked = [i for i, a in enumerate(answer_list) if not is_empty(a) and i not in outcomes]
     if asked:
         judged = await _judged(
             judge, [item_list[i] for i in asked], [answer_list[i] for i in asked], reward
@@ -193,7 +194,7 @@ async def _grounded(
     judge: Judge, items: list[Item], answers: list[str]
 ) -> dict[int, Item | JudgeFailure]:
     """What the judge makes of bare queries, by position. Empty answers need no grounding."""
-    at = [i for i, item in enumerate(items) if item.bare and answers[i].strip()]
+    at = [i for i, item in enumerate(items) if item.bare and not is_empty(answers[i])]
     if not at or (isinstance(judge, RewardJudge) and judge.reads_query_alone):
         return {}
     check_can_ground(judge)

@@ -40,6 +40,7 @@ from xyreward.reward import Reward, parts
 from xyreward.scorer import Batch, Scorer, Scoring
 from xyreward.scoring import Score, check_can_ground, run_sync
 from xyreward.verdict import FAILURE_KINDS, FOCUS_VALUES, LabelProbabilities
+from xyreward.words import is_empty
 
 OnFailure = Literal["none", "raise", "drop_group"]
 """What a failed judgement is for the trainer.
@@ -368,7 +369,7 @@ def metrics_of(batch: Batch) -> dict[str, float]:
         "judge/latency_p95_s": _quantile(batch.latencies_s, 0.95),
         "judge/waited_s": batch.seconds,
         "answers/characters": _mean([float(len(answer)) for answer in batch.answers]),
-        "answers/empty": _mean([float(not answer) for answer in batch.answers]),
+        "answers/empty": _mean([float(is_empty(answer)) for answer in batch.answers]),
         "answers/distinct": len(batch.distinct) / n,
         "groups/equal_rewards": _mean(
             [float(max(of, default=0.0) == min(of, default=0.0)) for of in groups.values()]

@@ -2,7 +2,7 @@
 
     export VERL_USE_EXTERNAL_MODULES=xyreward.verl_advantage
     algorithm.adv_estimator=grpo_judged
-    +reward.custom_reward_function.reward_kwargs.on_failure=nan
+    +reward.custom_reward_function.reward_kwargs.on_failure=leave_out
 
 `verl_reward.compute_score` gives NaN where there is no verdict. Such answers are left out of their group's
 mean and standard deviation, and their own advantage is 0: they push the policy nowhere. So is that of an
@@ -36,6 +36,9 @@ def judged_grpo(
         index: length B; which group a row belongs to.
         settings: as verl's GRPO takes them (`norm_adv_by_std_in_grpo`, `config`, ...).
     """
+    # verl's trainer tells an estimator that is not its own of this setting only by way of `config`.
+    if (config := settings.get("config")) is not None:
+        settings.setdefault("norm_adv_by_std_in_grpo", config.get("norm_adv_by_std_in_grpo", True))
     judged = (~torch.isnan(token_level_rewards).any(dim=-1)).cpu().numpy()
     in_group, of_judged = Counter(index), Counter(index[judged])
     # verl takes the only answer of a group for a baseline of 0, which is right where only one was sampled.

@@ -7,9 +7,9 @@
 Data in verl's form are made by `xyreward pairs --formats verl`: their `ground_truth` is the item, as JSON.
 
 verl has no word for "not judged". By default an answer without a verdict raises, which ends the training:
-where the judge's own retries were of no use, that is the honest end. `on_failure=nan` gives NaN instead, and
-`xy_judged` 0; then `algorithm.adv_estimator=grpo_judged` (`verl_advantage.py`) is needed, since every other
-estimator makes NaN of the whole group.
+where the judge's own retries were of no use, that is the honest end. `on_failure=leave_out` gives NaN
+instead, and `xy_judged` 0; then `algorithm.adv_estimator=grpo_judged` (`verl_advantage.py`) is needed, since
+every other estimator makes NaN of the whole group. (The word is none that Hydra makes a number of.)
 
 Not here: how answers are judged (`judges/`), what a user reads of an answer (`completions.py`).
 """
@@ -67,21 +67,21 @@ async def compute_score(
         judge: a judge's name. It is loaded once per process.
         judge_options: of judges that ask a model, e.g. `{budget_usd: 20, run: my-run}`.
         soft: expectation under the judge's probabilities; False: of its labels.
-        on_failure: `raise`, or `nan` together with `algorithm.adv_estimator=grpo_judged`.
+        on_failure: `raise`, or `leave_out` together with `algorithm.adv_estimator=grpo_judged`.
         thinking: judge what the answer has before </think> too.
 
     Returns:
         `score` in [0, 1], higher is better; `xy_judged` 1.0; parts of the reward and labels as `xy_...`. All
-        answers have the same keys, as verl demands. Under `on_failure=nan` an answer without a verdict has
-        NaN in each, and `xy_judged` 0.0.
+        answers have the same keys, as verl demands. Under `on_failure=leave_out` an answer without a
+        verdict has NaN in each, and `xy_judged` 0.0.
 
     Raises:
         JudgeError: there is no verdict; says why.
         DataError: `ground_truth` is no item.
         ConfigError: `on_failure` is neither.
     """
-    if on_failure not in ("raise", "nan"):
-        raise ConfigError(f"on_failure is {on_failure!r}, expected 'raise' or 'nan'")
+    if on_failure not in ("raise", "leave_out"):
+        raise ConfigError(f"on_failure is {on_failure!r}, expected 'raise' or 'leave_out'")
     item = _item(ground_truth)
     one = judge if not isinstance(judge, str) else _judge(judge, _plain(judge_options))
     answer = (_WHOLE if thinking else _VISIBLE)(solution_str)
@@ -92,7 +92,7 @@ async def compute_score(
             raise JudgeError(
                 f"no verdict on an answer to item {item.id!r}: {score.failure.kind}: "
                 f"{score.failure.detail[:300]}. A failure is never a score; see that the judge answers, or "
-                "leave such answers out with reward_kwargs.on_failure=nan and "
+                "leave such answers out with reward_kwargs.on_failure=leave_out and "
                 "algorithm.adv_estimator=grpo_judged (docs/other_loops.md)"
             )
         return {

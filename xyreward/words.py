@@ -1,9 +1,10 @@
-"""Words that messages of all modules need: singular or plural, near misses, money, bounds, characters."""
+"""Words that messages of all modules need: singular or plural, near misses, money; what says nothing."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Iterable
 
 
 def noun(n: int, one: str, many: str | None = None) -> str:
@@ -22,21 +23,6 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else ""
 
 
-def with_failures(bounds: Sequence[float] | None, unit: str, *, signed: bool = False) -> str:
-    """From where to where a figure may lie for what failed: `with failures: 0 to 11`; nothing without bounds.
-
-    Args:
-        bounds: lowest and highest value. Which of them is the good one is the metric's to say.
-        unit: of the metric; `%`: bounds are shares, and told in per cent.
-        signed: as a change.
-    """
-    if not bounds:
-        return ""
-    scale, digits = (100, 0) if unit == "%" else (1, 0 if unit else 2)
-    low, high = (f"{end * scale:{'+' if signed else ''}.{digits}f}" for end in bounds)
-    return f"with failures: {low} to {high}"
-
-
 def dollars(usd: float, unpriced: int, *, of: str = "call") -> str:
     """A sum of which some calls are no part, since nobody knows what they cost. Never 0 for those."""
     more = f"{unpriced:,} {noun(unpriced, of)} of unknown price"
@@ -48,6 +34,26 @@ def dollars(usd: float, unpriced: int, *, of: str = "call") -> str:
 def whole(text: str) -> str:
     """A text that UTF-8 has: half a surrogate pair, which models and servers leave, becomes a `?`."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def is_empty(answer: str) -> bool:
+    """Whether an answer has nothing in it that a reader would see.
+
+    Blanks, line ends, control characters, and what takes no ink: zero-width and other formats, fillers,
+    variation selectors. A policy that learned to write those alone has written nothing.
+    """
+    return all(
+        unicodedata.category(c) in _BLANK or c in _NO_INK or 0xE0100 <= ord(c) <= 0xE01EF
+        for c in answer
+    )
+
+
+_BLANK = frozenset({"Cc", "Cf", "Zl", "Zp", "Zs"})
+_NO_INK = frozenset(
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0"
+    + "".join(map(chr, range(0xFE00, 0xFE10)))
+)
+"""Joiners, fillers, an empty Braille pattern, variation selectors: letters, symbols or marks by category."""
 
 
 def of_whom(name: str, *, two: bool) -> str:

@@ -18,7 +18,7 @@ from xyreward.construct.prefilter import draw
 from xyreward.construct.stages import Dropped, Kept
 from xyreward.errors import ConfigError
 from xyreward.items import Item
-from xyreward.judges.asking import Estimate
+from xyreward.judges.asking import Estimate, ModelAsker
 from xyreward.splits import near_duplicates
 
 T = TypeVar("T")
@@ -28,6 +28,13 @@ Begin = Callable[[int], Callable[[], object] | None]
 
 LOT = 1000
 """Rows that are asked about together, and are in memory."""
+LOT_BATCHED = 10_000
+"""The same for message batches, of which each may take hours."""
+
+
+def lot_of(asker: ModelAsker) -> int:
+    """How many rows this model is asked about together."""
+    return LOT_BATCHED if asker.in_batches else LOT
 
 
 def check_controls(share: float) -> None:
@@ -48,9 +55,9 @@ class Spool(Generic[T]):
         pickle.dump(row, self._file)
         return at
 
-    def lots(self, offsets: Sequence[int]) -> Iterator[list[T]]:
-        """The rows that begin at `offsets`, in that order, up to 1,000 at a time."""
-        yield from in_lots(map(self._load, offsets))
+    def lots(self, offsets: Sequence[int], size: int) -> Iterator[list[T]]:
+        """The rows that begin at `offsets`, in that order, up to `size` at a time."""
+        yield from in_lots(map(self._load, offsets), size)
 
     def _load(self, at: int) -> T:
         self._file.seek(at)
@@ -58,10 +65,10 @@ class Spool(Generic[T]):
         return row
 
 
-def in_lots(rows: Iterable[T]) -> Iterator[list[T]]:
-    """Rows in their order, up to 1,000 at a time."""
+def in_lots(rows: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Rows in their order, up to `size` at a time."""
     them = iter(rows)
-    while lot := list(islice(them, LOT)):
+    while lot := list(islice(them, size)):
         yield lot
 
 

@@ -27,6 +27,7 @@ from xyreward.verdict import JudgeFailure, Verdict
 
 if TYPE_CHECKING:
     from xyreward.judges.asking import ModelAsker
+    from xyreward.judges.batches import BatchLimits
     from xyreward.prices import Prices
     from xyreward.store import VerdictStore
 
@@ -97,18 +98,29 @@ class RewardJudge(Judge, Protocol):
         ...
 
 
-def check_gives_labels(judge: Judge) -> None:
+def check_gives_labels(
+    judge: Judge, why: str = "metrics, evaluations, pairs and agreement need labels"
+) -> None:
     """Make sure that a judge gives verdicts and not only rewards.
+
+    Args:
+        judge: any.
+        why: what needs labels, in words.
 
     Raises:
         JudgeError: it does not.
     """
     if isinstance(judge, RewardJudge):
         raise JudgeError(
-            f"judge {judge.name!r} is a reward model: it gives a reward and no labels, so it serves score() "
-            "and training on rewards; metrics, evaluations, pairs and agreement need labels. Take the judge "
-            "that it was trained for"
+            f"judge {judge.name!r} is a reward model: it gives a reward and no labels, so it is for score() "
+            f"and as reward.judge of recipes/grpo.py; {why}. Take a judge that gives them{_distilled(judge)}"
         )
+
+
+def _distilled(judge: RewardJudge) -> str:
+    # One of a user's own need not have been distilled from any.
+    found = getattr(judge, "distilled", None)
+    return "" if found is None else f", as {found.judge!r}, for which it was trained"
 
 
 class JudgeOptions(TypedDict, total=False):
@@ -125,6 +137,8 @@ class JudgeOptions(TypedDict, total=False):
     prices: Prices | None
     batches: bool
     """Ask through Message Batches: half the price, up to a day. Only anthropic:<model> has them."""
+    max_wait_h: float
+    """Hours for which one batch is waited for; see `BatchLimits.max_wait_s`. Only with `batches`."""
 
     # Limits; see `dispatch.Limits` for units and defaults.
     max_concurrency: int
@@ -211,6 +225,8 @@ _OF_ENDPOINTS = {
     "anthropic": frozenset({"max_tokens", "schema", "api_key", "effort", "thinking", "base_url"}),
     "chat": frozenset({"max_tokens", "schema", "api_key", "temperature"}),
 }
+OF_BATCHES = frozenset({"batches", "max_wait_h"})
+"""Options of how questions travel; see `JudgeOptions`."""
 _OF_JUDGE = frozenset({"store", "votes", "budget_usd", "run", "prices"})
 
 
@@ -223,7 +239,7 @@ def options_of(judge: str) -> frozenset[str]:
         return frozenset[str]().union(*map(options_of, _members(rest)))
     if scheme not in _OF_ENDPOINTS:
         return frozenset()
-    batches = {"batches"} if scheme == "anthropic" else set()
+    batches = OF_BATCHES if scheme == "anthropic" else frozenset[str]()
     return _OF_ENDPOINTS[scheme] | _OF_JUDGE | set(Limits.__dataclass_fields__) | batches
 
 
@@ -282,24 +298,45 @@ def _panel(members: str, given: Mapping[str, Any]) -> Judge:
 
 
 def _model_judge(judge: str, given: Mapping[str, Any]) -> Judge:
-    from xyreward.dispatch import Limits
     from xyreward.judges.model import ModelJudge
 
+    arguments = _arguments(given, _OF_JUDGE)
+    if (limits := _batch_limits(given)) is None:
+        return ModelJudge(_endpoint(judge, given), **arguments)
+    from xyreward.judges.batch_asking import BatchJudge
+
+    return BatchJudge(_endpoint(judge, given), batch_limits=limits, **arguments)
+
+
+def _arguments(given: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    from xyreward.dispatch import Limits
+
     limits = set(Limits.__dataclass_fields__)
-    endpoint = _endpoint(judge, given)
-    kind: type[ModelJudge] = ModelJudge
-    batches = given.get("batches", False)
+    return {
+        "limits": Limits(**{name: value for name, value in given.items() if name in limits}),
+        **{name: value for name, value in given.items() if name in known},
+    }
+
+
+def _batch_limits(given: Mapping[str, Any]) -> BatchLimits | None:
+    """Those of message batches; None where questions go out one by one."""
+    batches, hours = given.get("batches", False), given.get("max_wait_h")
     if not isinstance(batches, bool):  # "no" is true
         raise JudgeError(f"batches is {batches!r:.80}, expected True or False")
-    if batches:
-        from xyreward.judges.batch_judge import BatchJudge
+    if hours is not None and not batches:
+        raise JudgeError(
+            "max_wait_h is for message batches; give batches=True too, or leave it out"
+        )
+    if not batches:
+        return None
+    from xyreward.judges.batches import BatchLimits
 
-        kind = BatchJudge
-    return kind(
-        endpoint,
-        limits=Limits(**{name: value for name, value in given.items() if name in limits}),
-        **{name: value for name, value in given.items() if name in _OF_JUDGE},
-    )
+    if hours is None:
+        return BatchLimits()
+    number = isinstance(hours, int | float) and not isinstance(hours, bool)
+    if not number or not 0 < hours < 1e6:
+        raise JudgeError(f"max_wait_h is {hours!r:.80}, expected hours above 0")
+    return BatchLimits(max_wait_s=3600 * hours)
 
 
 def _endpoint(name: str, given: Mapping[str, Any]) -> Any:
@@ -319,14 +356,12 @@ def load_asker(name: str, **options: Any) -> ModelAsker:
 
     Args:
         name: `anthropic:<model>` or `chat:<model>@<base_url>`.
-        options: as `load_judge` takes them with this name, but for `votes` and `batches`; and `top_p`
-            for `chat:`.
+        options: as `load_judge` takes them with this name, but for `votes`; and `top_p` for `chat:`.
 
     Raises:
         JudgeError: another kind of name, an unknown or impossible option.
         ConfigError: an impossible limit, or a malformed price file.
     """
-    from xyreward.dispatch import Limits
     from xyreward.judges.asking import ModelAsker
 
     scheme, _, rest = name.partition(":")
@@ -335,17 +370,17 @@ def load_asker(name: str, **options: Any) -> ModelAsker:
             f"{name!r} is no model that can be asked; expected anthropic:<model> or "
             "chat:<model>@<base_url>"
         )
-    known = (options_of(name) | ({"top_p"} if scheme == "chat" else set())) - {"votes", "batches"}
+    known = (options_of(name) | ({"top_p"} if scheme == "chat" else set())) - {"votes"}
     if strange := sorted(set(options) - known):
         raise JudgeError(
             f"{name!r} has no option {', '.join(strange)}; known are {', '.join(sorted(known))}"
         )
-    limits = set(Limits.__dataclass_fields__)
-    return ModelAsker(
-        _endpoint(name, options),
-        limits=Limits(**{k: value for k, value in options.items() if k in limits}),
-        **{k: value for k, value in options.items() if k in _OF_JUDGE - {"votes"}},
-    )
+    arguments = _arguments(options, _OF_JUDGE - {"votes"})
+    if (limits := _batch_limits(options)) is None:
+        return ModelAsker(_endpoint(name, options), **arguments)
+    from xyreward.judges.batch_asking import BatchAsker
+
+    return BatchAsker(_endpoint(name, options), batch_limits=limits, **arguments)
 
 
 def _check_options(judge: str, options: JudgeOptions) -> None:

@@ -30,6 +30,8 @@ from xyreward.judges.transport import (
     SchemaRefused,
     ServerError,
     ServerStopped,
+    bounded,
+    check_encrypted,
     check_max_tokens,
     check_url,
     clean_key,
@@ -83,7 +85,8 @@ class AnthropicEndpoint:
             the limit of the reply.
         max_tokens: in place of the limit that a call brings.
         base_url: with or without /v1. Default: ANTHROPIC_BASE_URL, else Anthropic's.
-        api_key: default: what the SDK finds (ANTHROPIC_API_KEY, ANTHROPIC_AUTH_TOKEN, a profile).
+        api_key: default: what the SDK finds (ANTHROPIC_API_KEY, ANTHROPIC_AUTH_TOKEN, a profile). None
+            is sent to another machine without https; see `transport.HTTP_KEY_HOSTS`.
         schema: "json_schema" asks for structured output, "plain" leaves the form to the prompt;
             "auto" is structured output at Anthropic's, and elsewhere what `settle` finds.
 
@@ -359,7 +362,7 @@ class AnthropicEndpoint:
         import anthropic
         import httpx2
 
-        key, _ = self._key()
+        key, source = self._key()
         timeout = httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S)
         with of_environment(self.name):
             http = anthropic.DefaultAsyncHttpxClient(
@@ -371,6 +374,7 @@ class AnthropicEndpoint:
                 # A redirected POST becomes a GET, or carries the key to where nobody said it goes.
                 follow_redirects=False,
                 timeout=timeout,
+                **bounded(),
             )
         with contextlib.suppress(anthropic.AnthropicError):  # a profile that cannot be read
             client = anthropic.AsyncAnthropic(
@@ -380,6 +384,7 @@ class AnthropicEndpoint:
             # It takes the environment's as they are: blank, or with the line end of a file.
             client.auth_token = clean_key(client.auth_token, "ANTHROPIC_AUTH_TOKEN")
             if (client.api_key or "").strip() or client.auth_token or client.credentials:
+                check_encrypted(self._url, source, self.name)
                 return client
         raise JudgeStopped(
             f'{self.name}: no key was found. Set ANTHROPIC_API_KEY, or use the judge "local", '

@@ -192,7 +192,7 @@ class ModelAsker:
     """
 
     in_batches = False
-    """Whether questions travel in Message Batches (`judges/batch_judge.py`), at their prices."""
+    """Whether questions travel in Message Batches (`judges/batch_asking.py`), at their prices."""
 
     def __init__(
         self,
@@ -404,7 +404,7 @@ class ModelAsker:
         if not self.endpoint.settled:
             for parameters in self.endpoint.possible_parameters:
                 questions = ask(parameters)
-                found = self._stored(questions)
+                found = self._take_stored(questions)
                 if len(found) == len({q.key for q in questions}):
                     return questions, found
             try:
@@ -420,11 +420,44 @@ class ModelAsker:
                 if reservation := ledger.reserve(self.run, cost):
                     ledger.settle(reservation, cost)
         questions = ask(self.endpoint.parameters)
-        return questions, self._stored(questions)
+        return questions, self._take_stored(questions)
 
-    def _stored(self, questions: Iterable[Q]) -> dict[str, Any]:
-        identities = {q.key: q.identity for q in questions}
-        return dict(self.store.get_many(identities, identities))
+    def _stored(self, questions: Iterable[Question]) -> dict[str, Any]:
+        """What the store has of these: key -> record. Changes nothing."""
+        there, late = self._look(questions)
+        return {**there, **late}
+
+    def _take_stored(self, questions: Iterable[Question]) -> dict[str, Any]:
+        """As `_stored`; a reply that is read now is kept as what it says."""
+        there, late = self._look(questions)
+        for record in late.values():
+            self.store.put(record)
+        return {**there, **late}
+
+    def _look(
+        self, questions: Iterable[Question]
+    ) -> tuple[dict[str, StoredVerdict], dict[str, StoredVerdict]]:
+        """Records that are there, and those made of replies that were kept unread; both by key."""
+        of = {q.key: q for q in questions}
+        identities = {key: q.identity for key, q in of.items()}
+        there = self.store.get_many(identities, identities)
+        missing = {unread_key(key): key for key in of if key not in there}
+        late = {}
+        for name, kept in self.store.get_many(missing).items():
+            key = missing[name]
+            if (record := self._read_late(of[key], kept)) is not None:
+                late[key] = record
+        return there, late
+
+    def _read_late(self, question: Question, late: StoredVerdict) -> StoredVerdict | None:
+        """What a reply says that was kept unread (see `unread`); None where it cannot be used."""
+        late.check(question.identity)
+        with self.reading(late):
+            reply = Reply(late.raw_text, late.usage, **json.loads(late.payload))
+        found = question.read(reply)
+        if isinstance(found, ReadingProblem):
+            return None
+        return replace(late, key=question.key, kind=question.record, payload=_as_json(found))
 
     async def _ask_all(
         self,
@@ -758,6 +791,17 @@ class _Asking:
         taken, self._reservation = self._reservation, None
         assert taken is not None
         return taken
+
+
+def unread_key(key: str) -> str:
+    """Where the store keeps a reply to the question with this key that nobody has read."""
+    return f"reply {key}"
+
+
+def unread(record: StoredVerdict, reply: Reply) -> StoredVerdict:
+    """The record of a reply that is paid for and whose question is not known here, to be read later."""
+    payload = {"stop": reply.stop, "detail": reply.detail, "has_text": reply.has_text}
+    return replace(record, key=unread_key(record.key), kind="reply", payload=_as_json(payload))
 
 
 def without_cost(failure: JudgeFailure) -> JudgeFailure:

@@ -20,7 +20,7 @@ import random
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -29,12 +29,15 @@ from urllib.parse import quote
 
 from xyreward.judges.anthropic import AnthropicEndpoint, read_message
 from xyreward.judges.calls import Call, CallError, JudgeStopped, Reply
-from xyreward.judges.transport import ServerStopped, json_body, scrub, tokens
+from xyreward.judges.transport import ServerStopped, json_body, replies_up_to, scrub, tokens
 from xyreward.store import Batch, BatchRow, VerdictStore
+from xyreward.words import noun
 
 PATH = "/v1/messages/batches"
 API_MAX_ROWS = 100_000
 API_MAX_BYTES = 256_000_000
+MAX_ROW_BYTES = 256 * 2**10
+"""Of one row of results, on average. A verdict with its thinking has a few thousand."""
 SUBMIT, LIST = "submitting a batch", "listing the batches"
 FINAL_ERRORS = ("invalid_request_error", "request_too_large", "not_found_error")
 """Types of errored rows that come again however often the row is sent."""
@@ -72,6 +75,9 @@ class BatchLimits:
     outage_s: float = 3600.0
     """Seconds for which one step (submitting, listing, collecting a batch) may fail again and again before
     `run` gives up. Nothing is lost by that."""
+    max_wait_s: float = 25 * 3600.0
+    """Seconds for which `run` waits for one batch to end. The API ends each after 24 hours; what is in
+    progress for longer is a mistake of the server's. Nothing is lost by that either."""
     grace_s: float = 60.0
     """Seconds after which a batch that was submitted must be in the API's list."""
 
@@ -82,6 +88,8 @@ class BatchLimits:
             raise ValueError(f"max_bytes is {self.max_bytes}, expected 1 to {API_MAX_BYTES:,}")
         if self.submissions < 1:
             raise ValueError(f"submissions is {self.submissions}, expected at least 1")
+        if not self.max_wait_s > 0:
+            raise ValueError(f"max_wait_s is {self.max_wait_s}, expected seconds above 0")
 
 
 @dataclass(slots=True)
@@ -126,6 +134,7 @@ class MessageBatches:
         *,
         run: str,
         received: Received,
+        there: Callable[[Iterable[str]], Collection[str]] | None = None,
         budget_usd: float | None = None,
         limits: BatchLimits | None = None,
         on_change: Callable[[BatchReport], None] | None = None,
@@ -137,6 +146,7 @@ class MessageBatches:
             store: where batches are remembered.
             run: whose bill it is.
             received: see `Received`.
+            there: those of some keys for which nothing is left to ask. None: what the store has a record of.
             budget_usd: hard cap of the run. A row's worst case counts until its reply is here, so a
                 batch may have to wait for the one before it.
             limits: sizes and pauses.
@@ -146,6 +156,7 @@ class MessageBatches:
         self._store = store
         self._run = run
         self._received = received
+        self._there = store.get_many if there is None else there
         self._budget_usd = budget_usd
         self._limits = limits or BatchLimits()
         self._max_bytes = self._limits.max_bytes
@@ -156,6 +167,8 @@ class MessageBatches:
         """Tags in the results of batches that the API lists and the store does not know."""
         self._failing: dict[str, float] = {}
         """Steps that failed whenever they were tried, and since when."""
+        self._waits: dict[str, float] = {}
+        """Batches that have not ended, and since when they are looked at."""
         self._not_before = 0.0
         """When it may be asked to take a batch again, where it said so."""
         self.report = BatchReport()
@@ -196,7 +209,7 @@ class MessageBatches:
 
     def _drop_stored(self) -> None:
         """Forget what somebody else put into the store meanwhile."""
-        for key in self._store.get_many(self._todo):
+        for key in list(self._there(self._todo)):
             del self._todo[key]
 
     # ---------------------------------------------------------------- submitting
@@ -385,7 +398,7 @@ class MessageBatches:
                 undecided = True  # only its results tell whose it is
                 continue
             if batch_id not in self._tags:
-                results = await self._results(batch_id)
+                results = await self._results(batch_id, len(rows))
                 self._tags[batch_id] = {
                     str(row.get("custom_id")).partition("-")[0] for row in results
                 }
@@ -413,6 +426,8 @@ class MessageBatches:
                         if granted and any(b.batch_id == batch.batch_id for b in self._open()):
                             await self._take(batch)
                             changed = True
+                else:
+                    self._check_wait(batch, told)
                 self._failing.pop(step, None)
             except CallError as error:
                 self._outage(step, error)
@@ -421,6 +436,24 @@ class MessageBatches:
                     raise
                 self._unknown(batch)
         return changed
+
+    def _check_wait(self, batch: Batch, told: Mapping[str, Any]) -> None:
+        """Give up waiting for a batch that does not end, where something of this `run` is in it."""
+        waited = time.monotonic() - self._waits.setdefault(batch.batch_id, time.monotonic())
+        limit = self._limits.max_wait_s
+        if waited <= limit or not any(
+            row.key in self._todo for row in self._store.batches.rows(batch.batch_id)
+        ):
+            return
+        raise JudgeStopped(
+            f"{self._endpoint.name}: batch {batch.batch_id} of {batch.created} was waited for "
+            f"{_hours(limit)} and is {scrub(str(told.get('processing_status')))} still, with {batch.rows} "
+            f"{noun(batch.rows, 'request')}; the API's own limit is 24 h. It stays in the store, and nothing "
+            "is sent twice: run the same again to go on waiting, for longer with max_wait_h (--max-wait). "
+            "To do without it, cancel it at the API and run again; where the API does not end it even then, "
+            f"forget it with VerdictStore.open().batches.close({batch.batch_id!r}): its rows are then paid "
+            "for again"
+        )
 
     def _open(self) -> list[Batch]:
         found = self._store.batches.find(state="open")
@@ -444,7 +477,7 @@ class MessageBatches:
         store = self._store
         rows = {row.custom_id: row for row in store.batches.rows(batch.batch_id)}
         try:
-            results = await self._results(batch.batch_id)
+            results = await self._results(batch.batch_id, len(rows))
         except ServerStopped as stopped:
             if stopped.status not in (404, 410):
                 raise
@@ -527,13 +560,14 @@ class MessageBatches:
             path, timeout=self._limits.request_timeout_s, query=query
         )
 
-    async def _results(self, batch_id: str) -> list[Mapping[str, Any]]:
-        """Results of a batch that has ended, in any order.
+    async def _results(self, batch_id: str, rows: int) -> list[Mapping[str, Any]]:
+        """Results of a batch of so many rows that has ended, in any order.
 
         From the documented path, not from `results_url`: behind a gateway that names another host,
         and the key would be sent there.
         """
-        response = await self._get(f"{PATH}/{quote(batch_id, safe='')}/results")
+        with replies_up_to(rows * MAX_ROW_BYTES):
+            response = await self._get(f"{PATH}/{quote(batch_id, safe='')}/results")
         try:
             # Bytes, because str.splitlines() would also split at line ends inside of strings.
             lines = [json.loads(line) for line in response.content.splitlines() if line.strip()]
@@ -584,6 +618,10 @@ class MessageBatches:
 def _may_be_taken(error: CallError) -> bool:
     """Whether the API may have a batch although it did not say so."""
     return error.possibly_billed or error.detail.startswith("5")
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 360 else f"{seconds:g} s"
 
 
 def _json(response: Any) -> Mapping[str, Any]:

@@ -26,6 +26,8 @@ from xyreward.judges.transport import (
     SchemaRefused,
     ServerError,
     ServerStopped,
+    bounded,
+    check_encrypted,
     check_max_tokens,
     check_url,
     clean_key,
@@ -61,8 +63,9 @@ class ChatEndpoint:
         temperature: None: the server's default.
         top_p: likewise.
         max_tokens: in place of the limit that a call brings.
-        api_key: default: XYREWARD_CHAT_KEY, else OPENAI_API_KEY. The latter is not sent to another
-            machine without https. On this machine none is needed.
+        api_key: default: XYREWARD_CHAT_KEY, else OPENAI_API_KEY. None is sent to another machine without
+            https (`transport.HTTP_KEY_HOSTS`); OPENAI_API_KEY is then taken for absent. On this machine none
+            is needed.
         schema: "json_schema" asks for structured output, "plain" leaves the form to the prompt,
             "auto" is what `settle` finds.
 
@@ -289,7 +292,9 @@ class ChatEndpoint:
 
     def check_key(self) -> None:
         """A server may do without a key; one that is there must be fit to be sent."""
-        self._key()
+        key, source = self._key()
+        if key is not None:
+            check_encrypted(self._root, source, self.name)
 
     def _key(self) -> tuple[str | None, str]:
         """The key, and in words where it comes from."""
@@ -307,10 +312,14 @@ class ChatEndpoint:
     def _new_client(self) -> _Client:
         import httpx2
 
-        key, _ = self._key()
+        key, source = self._key()
+        if key is not None:
+            check_encrypted(self._root, source, self.name)
+        settings = bounded()
+        if key is not None:
+            settings["headers"]["Authorization"] = f"Bearer {key}"
         with of_environment(self.name):
             http = httpx2.AsyncClient(
-                headers={"Authorization": f"Bearer {key}"} if key else {},
                 # A proxy variable holds for the world outside, and would swallow this machine.
                 trust_env=not is_loopback(self._root),
                 # The dispatcher alone decides how many calls are in flight. A pool that is smaller than
@@ -318,6 +327,7 @@ class ChatEndpoint:
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
                 follow_redirects=False,
                 timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),
+                **settings,
             )
         return _Client(http)
 

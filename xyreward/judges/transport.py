@@ -12,11 +12,13 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import math
+import os
 import re
 import ssl
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from email.utils import mktime_tz, parsedate_tz
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeGuard, TypeVar
@@ -126,6 +128,28 @@ def check_max_tokens(given: int | None) -> None:
         raise JudgeError(f"max_tokens is {given!r:.80}, expected a whole number of at least 1")
 
 
+HTTP_KEY_HOSTS = "XYREWARD_HTTP_KEY_HOSTS"
+"""Environment variable: hosts to which a key may go unencrypted, with commas or blanks between them."""
+
+
+def check_encrypted(url: str, source: str, endpoint: str) -> None:
+    """Make sure that a key does not cross a network in clear.
+
+    Raises:
+        JudgeStopped: the address is another machine's, without https, and not among `HTTP_KEY_HOSTS`.
+    """
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    allowed = os.environ.get(HTTP_KEY_HOSTS, "").replace(",", " ").lower().split()
+    if parts.scheme == "https" or is_loopback(url) or host in allowed:
+        return
+    raise JudgeStopped(
+        f"{endpoint}: {source} would go unencrypted to {host}, for everybody on the way to read; expected an "
+        "https:// address, or this machine's own. Give another base_url, or no key where the server wants "
+        f"none; where the network is yours, set {HTTP_KEY_HOSTS}={host}"
+    )
+
+
 def without_credentials(text: str) -> str:
     """A judge's name, fit to be shown where it was not understood: what stands before an @ may be secret."""
     return re.sub(r"//\S*@", "//[hidden]@", text)
@@ -155,6 +179,56 @@ def of_environment(endpoint: str) -> Iterator[None]:
 
 
 # ---------------------------------------------------------------- connections
+
+
+MAX_REPLY_BYTES = 32 * 2**20
+"""Of one body. The longest reply of any model is a few hundred thousand bytes."""
+_most_bytes: ContextVar[int] = ContextVar("most_bytes", default=MAX_REPLY_BYTES)
+
+
+class UnboundedReplyError(RuntimeError):
+    """A body without end, or one that nobody could say how large it becomes."""
+
+
+@contextmanager
+def replies_up_to(most_bytes: int) -> Iterator[None]:
+    """Around a request whose reply may be larger than `MAX_REPLY_BYTES`: results of a batch."""
+    before = _most_bytes.set(max(most_bytes, MAX_REPLY_BYTES))
+    try:
+        yield
+    finally:
+        _most_bytes.reset(before)
+
+
+def bounded() -> dict[str, Any]:
+    """Arguments of an HTTP client that takes no body above the limit into memory.
+
+    Bodies are asked for uncompressed: a megabyte of a compressed one can become a gigabyte.
+    """
+    import httpx2
+
+    class Counted(httpx2.AsyncByteStream):
+        def __init__(self, stream: httpx2.AsyncByteStream, most: int) -> None:
+            self._stream, self._most = stream, most
+
+        async def __aiter__(self) -> AsyncGenerator[bytes, None]:
+            size = 0
+            async for part in self._stream:
+                size += len(part)
+                if size > self._most:
+                    raise UnboundedReplyError(f"its body has more than {self._most / 2**20:g} MiB")
+                yield part
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    async def bound(response: httpx2.Response) -> None:
+        if response.headers.get("content-encoding", "identity").lower() not in ("", "identity"):
+            raise UnboundedReplyError("its body is compressed, which was not asked for")
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = Counted(response.stream, _most_bytes.get())
+
+    return {"headers": {"accept-encoding": "identity"}, "event_hooks": {"response": [bound]}}
 
 
 class _Closable(Protocol):
@@ -453,6 +527,11 @@ def of_connection(error: BaseException | None, *, endpoint: str) -> CallError | 
 
     seen: BaseException | None = error
     while seen is not None:
+        if isinstance(seen, UnboundedReplyError):
+            # Not again: it would come again, and each may be charged for.
+            return CallError(
+                "transport", f"a reply came, but {seen}", retry=False, possibly_billed=True
+            )
         if isinstance(seen, ssl.SSLCertVerificationError):
             return JudgeStopped(
                 f"{endpoint}: the server's certificate is not trusted ({seen.verify_message}); "

@@ -131,7 +131,7 @@ def build_pairs(
             made, tolerance=balance, limit=max_pairs, control_share=control_share, seed=seed
         )
         for pair in left:
-            maker.drop("left out for balance", pair)
+            maker.drop("for balance", pair)
     if not pairs and made:
         raise NoPairs(
             [

@@ -21,6 +21,7 @@ from xyreward.judges import Judge
 from xyreward.reward import Reward
 from xyreward.scoring import Score, ascore
 from xyreward.verdict import LabelProbabilities, Labels, Verdict
+from xyreward.words import is_empty
 
 PairSource = Literal["references", "on_policy", "cross_model", "contrastive"]
 PAIR_SOURCES: tuple[PairSource, ...] = get_args(PairSource)
@@ -129,7 +130,7 @@ async def by_judge(
 
 def _judged(candidate: Candidate, score: Score, judge: Judge) -> Judged:
     verdict = score.verdict
-    if not candidate.text.strip():  # worth 0, and no pair should teach to say something at all
+    if is_empty(candidate.text):  # worth 0, and no pair should teach to say something at all
         return Judged(candidate, None, None, score.source, failure="empty answer")
     if verdict is None:
         kind = score.failure.kind if score.failure else "unknown"

@@ -44,7 +44,7 @@ from xyreward.reading import ReadingProblem
 from xyreward.rubric import TYPICAL_OUTPUT_TOKENS
 from xyreward.scoring import run_sync
 from xyreward.verdict import JudgeFailure
-from xyreward.words import whole
+from xyreward.words import is_empty, whole
 
 REMOTE = ("chat:", "anthropic:")
 
@@ -292,7 +292,7 @@ def _here(
     job = {
         "items": items_hash(items),
         "order": hashlib.sha256("\n".join(item.id for item in items).encode()).hexdigest()[:12],
-        "policy": name,
+        "policy": made_by,  # not its path where it has a name: the fingerprint decides
         "origin": made_by,
         "fingerprint": locate.fingerprint(name, revision),
         **_loaded_as(loaded, name, options),
@@ -394,7 +394,7 @@ def _sampled(
         candidates=tuple(kept),
         wanted=wanted,
         truncated=sum(bool(c.details["truncated"]) for c in candidates),
-        empty=sum(not c.text.strip() for c in kept),
+        empty=sum(is_empty(c.text) for c in kept),
         repeated=len(kept) - len(distinct),
         failed=dict(sorted((failed or {}).items())),
         resumed=resumed,

@@ -45,9 +45,10 @@ from xyreward.store.owners import Presence
 from xyreward.verdict import Usage
 from xyreward.words import whole
 
-RecordKind = Literal["verdict", "grounding", "completion", "comparison"]
+RecordKind = Literal["verdict", "grounding", "completion", "comparison", "reply"]
 """Labels of an answer; what a bare query is after; a text that a model wrote (`pairs/sampling.py`,
-`pairs/contrastive.py`); which of two answers a judge prefers (`pairs/order.py`)."""
+`pairs/contrastive.py`); which of two answers a judge prefers (`pairs/order.py`); a reply that came in a
+message batch after its process had ended, and is read by who asks the same again."""
 RECORD_KINDS: tuple[RecordKind, ...] = get_args(RecordKind)
 
 COLUMNS = (

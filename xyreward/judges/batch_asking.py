@@ -1,12 +1,14 @@
-"""A judge that asks Claude through Message Batches: half the price, and up to a day of patience.
+"""Asking Claude through Message Batches: half the price, and up to a day of patience.
 
-For work that can wait: pairs, evaluation, whole files. It is a `ModelJudge` in all but how questions
-travel: same questions, same keys, same store, so verdicts of one are hits for the other.
+For work that can wait: pairs, construction, evaluation, whole files. These are a `ModelAsker` and a
+`ModelJudge` in all but how questions travel: same questions, same keys, same store, so what one was told is
+a hit for the other.
 
     judge = load_judge("anthropic:claude-sonnet-5-5", batches=True)
+    asker = load_asker("anthropic:claude-sonnet-5-5", batches=True)
 
 A process that ends while batches are on their way loses nothing: the next one with the same store
-collects them. Not here: batches themselves (`judges/batches.py`), how a reply is read (`reading.py`).
+collects them. Not here: batches themselves (`judges/batches.py`), how a reply is read (each `Question`).
 """
 
 from __future__ import annotations
@@ -17,13 +19,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from xyreward import rubric
 from xyreward.errors import JudgeError
 from xyreward.judges.anthropic import AnthropicEndpoint
-from xyreward.judges.asking import ASK_AGAIN, Question, total
+from xyreward.judges.asking import ASK_AGAIN, ModelAsker, Question, total, unread
 from xyreward.judges.batches import BatchLimits, BatchReport, BatchRequest, MessageBatches
 from xyreward.judges.calls import Call, Reply
-from xyreward.judges.model import JudgeQuestion, ModelJudge, read
+from xyreward.judges.model import ModelJudge
 from xyreward.reading import ReadingProblem
 from xyreward.store import BatchRow, StoredVerdict
 from xyreward.verdict import JudgeFailure, Usage
@@ -39,8 +40,8 @@ class _Asked:
     raw_text: str | None = None
 
 
-class BatchJudge(ModelJudge):
-    """See the module. Takes what `ModelJudge` takes; limits of calls do not apply to batches."""
+class BatchAsker(ModelAsker):
+    """See the module. Takes what `ModelAsker` takes; limits of calls do not apply to batches."""
 
     in_batches = True
 
@@ -52,21 +53,20 @@ class BatchJudge(ModelJudge):
         on_batches: Callable[[BatchReport], None] | None = None,
         **arguments: Any,
     ) -> None:
-        """Make a judge. Nothing is opened or sent yet.
+        """Make one. Nothing is opened or sent yet.
 
         Args:
             endpoint: where batches are sent.
             batch_limits: their sizes and pauses.
             on_batches: called with a report after each step.
-            arguments: of `ModelJudge`.
+            arguments: of `ModelAsker`, or `ModelJudge`.
 
         Raises:
-            JudgeError: as `ModelJudge`, and for an endpoint without Message Batches.
+            JudgeError: as these, and for an endpoint without Message Batches.
         """
         if not isinstance(endpoint, AnthropicEndpoint):
             raise JudgeError(
-                f"judge {endpoint.name!r} has no Message Batches, only anthropic:<model> has; leave "
-                "batches out"
+                f"{endpoint.name!r} has no Message Batches, only anthropic:<model> has; leave batches out"
             )
         super().__init__(endpoint, **arguments)
         self._messages = endpoint
@@ -87,8 +87,7 @@ class BatchJudge(ModelJudge):
         if again:
             await self._round(questions, again, asked, here, last=True)
         # What is not here now was stored by somebody else meanwhile.
-        others = {key: q.identity for key, q in questions.items() if key not in here}
-        stored = self.store.get_many(others, others)
+        stored = self._take_stored(q for key, q in questions.items() if key not in here)
         found.update(stored)
         self.stats.from_store += len(stored)
         self._tick(len(stored))
@@ -106,9 +105,10 @@ class BatchJudge(ModelJudge):
         again: dict[str, Call] = {}
 
         def received(row: BatchRow, reply: Reply) -> None:
-            record, state = self._read(row, reply, asked)
-            if row.key not in questions or row.key in here:
-                return  # of an earlier process, which had other questions
+            question = questions.get(row.key)
+            record, state = self._read(row, reply, question, asked)
+            if question is None or row.key in here:
+                return
             if record is not None:
                 here[row.key] = record
                 self._tick()
@@ -117,7 +117,7 @@ class BatchJudge(ModelJudge):
                 if not last and problem.kind in ASK_AGAIN:
                     call = calls[row.key]
                     complaints = problem.complaints
-                    again[row.key] = rubric.reask_call(call, complaints) if complaints else call
+                    again[row.key] = question.again(call, complaints) if complaints else call
                 else:
                     failure = JudgeFailure(problem.kind, problem.detail, state.raw_text)
                     self._failed(row.key, failure, asked, here)
@@ -127,6 +127,7 @@ class BatchJudge(ModelJudge):
             self.store,
             run=self.run,
             received=received,
+            there=lambda keys: self._stored(questions[key] for key in keys),
             budget_usd=self.budget_usd,
             limits=self.batch_limits,
             on_change=self.on_batches,
@@ -144,14 +145,10 @@ class BatchJudge(ModelJudge):
         asked: dict[str, _Asked],
     ) -> Iterable[BatchRequest]:
         for key, call in calls.items():
-            question = questions[key]
-            assert isinstance(question, JudgeQuestion)
             before = asked.get(key) or _Asked()
             worst = self._worst(call)
             memo = {
-                "identity": dict(question.identity),
-                "answer": question.answer,
-                "kind": question.kind,
+                "identity": dict(questions[key].identity),
                 "usage": asdict(before.usage),
                 "cost_usd": before.cost_usd,
                 "worst_usd": worst,
@@ -159,9 +156,13 @@ class BatchJudge(ModelJudge):
             yield BatchRequest(key, call, json.dumps(memo, ensure_ascii=False), worst)
 
     def _read(
-        self, row: BatchRow, reply: Reply, asked: dict[str, _Asked]
+        self, row: BatchRow, reply: Reply, question: Question | None, asked: dict[str, _Asked]
     ) -> tuple[StoredVerdict | None, _Asked]:
-        """Book and read a reply, and store what can be used of it."""
+        """Book a reply, and store what can be used of it; as it is, where its question is not known here.
+
+        A process that ended may have had other questions. Its replies are paid for, and who asks for one
+        of them later reads it (`ModelAsker._stored`).
+        """
         memo = json.loads(row.call)
         paid = self._book(reply)
         counted = self._of_budget(paid, None if row.reservation is None else memo["worst_usd"])
@@ -170,7 +171,7 @@ class BatchJudge(ModelJudge):
             cost_usd=total(memo["cost_usd"], paid),
             raw_text=reply.text,
         )
-        found = read(reply, memo["answer"], memo["kind"])
+        found: Any = None if question is None else question.read(reply)
         if isinstance(found, ReadingProblem):
             state.problem = found
             if row.reservation is not None:
@@ -178,7 +179,7 @@ class BatchJudge(ModelJudge):
             return None, state
         record = StoredVerdict(
             key=row.key,
-            kind="grounding" if memo["answer"] is None else "verdict",
+            kind="reply" if question is None else question.record,
             identity=memo["identity"],
             payload=json.dumps(found, ensure_ascii=False),
             raw_text=reply.text,
@@ -187,6 +188,8 @@ class BatchJudge(ModelJudge):
             served_model=reply.model,
             base_url=self.endpoint.base_url,
         )
+        if question is None:
+            record = unread(record, reply)
         self.store.put(record, reservation=row.reservation, paid_usd=counted)
         return record, state
 
@@ -201,3 +204,7 @@ class BatchJudge(ModelJudge):
         here[key] = replace(failure, usage=state.usage, cost_usd=state.cost_usd)
         self.stats.failed[failure.kind] += 1
         self._tick()
+
+
+class BatchJudge(BatchAsker, ModelJudge):
+    """A judge whose questions travel so. Takes what `BatchAsker` and `ModelJudge` take."""

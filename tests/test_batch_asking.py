@@ -5,22 +5,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from xyreward import rubric
 from xyreward.errors import JudgeError
 from xyreward.items import Item
-from xyreward.judges import load_judge
+from xyreward.judges import load_asker, load_judge
 from xyreward.judges.anthropic import AnthropicEndpoint
-from xyreward.judges.batch_judge import BatchJudge
+from xyreward.judges.asking import ModelAsker, Question
+from xyreward.judges.batch_asking import BatchAsker, BatchJudge
 from xyreward.judges.batches import BatchLimits, BatchReport
+from xyreward.judges.calls import Call, JudgeStopped, Reply
 from xyreward.judges.model import ModelJudge
 from xyreward.prices import Prices
+from xyreward.reading import ReadingProblem, Unread, read_object
 from xyreward.scoring import score
+from xyreward.store import VerdictStore
 from xyreward.testing import make_item
 from xyreward.testing.fake_api import FakeAPI, Faults
 from xyreward.verdict import JudgeFailure, Usage, Verdict
@@ -186,7 +191,7 @@ def test_a_batch_of_a_process_that_was_killed_is_collected_by_the_next(path: Pat
     script = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-import test_batch_judge as t
+import test_batch_asking as t
 from pathlib import Path
 class Api: base_url = sys.argv[1]
 t.ask(t.made(Api, Path({str(path)!r})), t.texts(6))
@@ -269,3 +274,211 @@ def test_progress_counts_each_question_once(path: Path) -> None:
         judge.on_outcome = lambda: ticks.append(1)
         ask(judge, texts(5))
     assert len(ticks) == judge.stats.decided == 5
+
+
+# ---------------------------------------------------------------- questions that are not a judge's
+
+
+SCHEMA = rubric.object_schema({"word": {"type": "string"}})
+
+
+def asker(api: FakeAPI, path: Path, **options: Any) -> BatchAsker:
+    endpoint = AnthropicEndpoint(base_url=api.base_url, schema="json_schema")
+    return BatchAsker(endpoint, store=path, **{"batch_limits": QUICK, "run": "test", **options})
+
+
+def said(body: Mapping[str, Any]) -> str:
+    return str(body["messages"][-1]["content"])
+
+
+def reply_with_word(body: Mapping[str, Any]) -> str | None:
+    text = said(body)
+    return json.dumps({"word": text.split()[-1]}) if "Say word" in text else None
+
+
+def word_of(reply: Reply) -> Mapping[str, Any] | ReadingProblem:
+    try:
+        return {"word": read_object(reply, ("word",))["word"]}
+    except Unread as unread:
+        return replace(unread.problem, complaints=("There was no word.",))
+
+
+def say_again(call: Call, complaints: Sequence[str]) -> Call:
+    return replace(call, text=f"{complaints[0]} {call.text}")
+
+
+def words(
+    one: ModelAsker, which: Sequence[str], *, timeout: float | None = None
+) -> list[str | JudgeFailure] | None:
+    """What came of asking for these words; None where time was up."""
+
+    def questions(parameters: Mapping[str, Any]) -> list[Question]:
+        told = one.asked_of(parameters)
+        found = []
+        for word in which:
+            call = Call(prefix="Repeat the last word.", text=f"Say {word}", schema=SCHEMA)
+            identity = {"judge": one.name_without_url, "word": word}
+            found.append(
+                Question(
+                    one.key(call, 0, told), call, identity, "completion", word_of, say_again, 20
+                )
+            )
+        return found
+
+    async def work() -> list[str | JudgeFailure]:
+        async with asyncio.timeout(timeout):
+            return [
+                found if isinstance(found, JudgeFailure) else json.loads(found.payload)["word"]
+                for _, found, _ in await one.decide(questions)
+            ]
+
+    try:
+        return asyncio.run(work())
+    except TimeoutError:
+        return None
+    finally:
+        one.store.close()
+
+
+def on_the_way(path: Path) -> int:
+    with VerdictStore.open(path) as store:
+        return sum(batch.rows for batch in store.batches.find(state="open"))
+
+
+MANY = [f"word{i}" for i in range(40)]
+
+
+def test_any_question_travels_in_a_batch_and_is_a_hit_for_single_calls(path: Path) -> None:
+    with FakeAPI(reply=reply_with_word) as api:
+        one = asker(api, path)
+        assert words(one, MANY) == MANY
+        assert (api.stats.calls, api.stats.batches) == (0, 1)
+        assert one.stats.usage == api.stats.batch_usage
+        assert one.stats.cost_usd == pytest.approx(
+            HALF.cost(api.stats.batch_usage, "claude-sonnet-5-5", batch=True)
+        )
+        live = load_asker("anthropic", base_url=api.base_url, store=path, schema="json_schema")
+        assert words(live, MANY) == MANY
+        assert (api.stats.calls, live.stats.from_store) == (0, 40)
+
+
+@pytest.mark.parametrize("kinds", [("errored", "expired"), ("prose",)])
+def test_a_fifth_of_rows_gone_wrong_changes_nothing_but_the_number_of_batches(
+    path: Path, kinds: Sequence[str]
+) -> None:
+    def choose(body: dict[str, Any], seen: int) -> str | None:
+        number = int(said(body).split("Say word")[1])
+        first = seen == 0 and said(body).startswith("Say")
+        return kinds[number // 5 % len(kinds)] if first and number % 5 == 0 else None
+
+    with FakeAPI(reply=reply_with_word, batch_faults=Faults(choose=choose)) as api:
+        one = asker(api, path)
+        assert words(one, MANY) == MANY
+        assert api.stats.batches == 2
+        wrong = sum(n for how, n in api.stats.batch_rows.items() if how != "succeeded")
+        assert wrong == (0 if "prose" in kinds else 8)
+        assert sum(api.stats.batch_rows.values()) == 48
+        assert one.stats.usage == api.stats.batch_usage
+    with VerdictStore.open(path) as store:
+        spent = store.ledger.spent("test")
+    assert (spent.reserved_usd, spent.possibly_usd) == (0, 0)
+    assert spent.settled_usd == pytest.approx(one.stats.cost_usd)
+
+
+def test_rows_that_always_go_wrong_are_failures_by_kind(path: Path) -> None:
+    def choose(body: dict[str, Any], seen: int) -> str | None:
+        by_word = {"word1": "expired", "word2": "errored", "word3": "prose", "word4": "refusal"}
+        return by_word.get(said(body).split()[-1])
+
+    with FakeAPI(reply=reply_with_word, batch_faults=Faults(choose=choose)) as api:
+        one = asker(api, path)
+        found = words(one, MANY[:6])
+    assert found is not None
+    kinds = [one.kind if isinstance(one, JudgeFailure) else one for one in found]
+    assert kinds == ["word0", "timeout", "transport", "unparseable", "refused", "word5"]
+    assert one.stats.failed == {"timeout": 1, "transport": 1, "unparseable": 1, "refused": 1}
+
+
+def test_replies_to_another_processs_questions_are_kept_and_read_by_who_asks(path: Path) -> None:
+    prose = Faults(choose=lambda body, _: "prose" if "word7" in said(body) else None)
+    with FakeAPI(reply=reply_with_word, batch_faults=prose, batch_seconds=1.0) as api:
+        while not on_the_way(path):  # a busy machine may need a second try to get that far
+            assert words(asker(api, path), MANY[:8], timeout=0.6) is None
+        time.sleep(1.0)
+        # A judge of the same model, with the same store, knows none of these questions.
+        judge = made(api, path)
+        ask(judge, texts(2))
+        assert judge.stats.calls == 8 + 2
+        assert on_the_way(path) == 0
+        with VerdictStore.open(path) as store:
+            assert (store.counts()["reply"], store.counts()["completion"]) == (8, 0)
+            spent = store.ledger.spent("test")
+        assert (spent.reserved_usd, spent.possibly_usd) == (0, 0)
+
+        def live() -> ModelAsker:
+            return load_asker("anthropic", base_url=api.base_url, store=path, schema="json_schema")
+
+        assert words(live(), MANY[:7]) == MANY[:7]
+        assert (api.stats.calls, api.stats.batches) == (0, 2)
+        # The eighth is of no use, and asked for anew.
+        assert words(live(), MANY[:8]) == MANY[:8]
+        assert api.stats.calls == 1
+    with VerdictStore.open(path) as store:
+        assert store.counts()["completion"] == 8
+
+
+def test_the_bill_of_a_batch_is_half_of_that_of_single_calls(path: Path) -> None:
+    options: Any = {"store": path, "base_url": "http://127.0.0.1:9", "schema": "json_schema"}
+    live, batched = (load_asker("anthropic", batches=b, **options) for b in (False, True))
+    assert isinstance(batched, BatchAsker)
+    assert not isinstance(live, BatchAsker)
+
+    def estimate(one: ModelAsker) -> Any:
+        call = Call(prefix="", text="Say a word, please.", schema=SCHEMA)
+        return one.estimate_of(
+            lambda told: [
+                Question(
+                    str(i), replace(call, text=f"{i}"), {}, "completion", word_of, say_again, 20
+                )
+                for i in range(100)
+            ]
+        )
+
+    single, half = estimate(live), estimate(batched)
+    assert (single.calls, half.calls) == (100, 100)
+    assert half.cost_usd == pytest.approx(single.cost_usd / 2)
+    assert half.worst_usd == pytest.approx(single.worst_usd / 2)
+
+
+def test_a_batch_that_never_ends_is_waited_for_so_long_and_no_longer(path: Path) -> None:
+    with FakeAPI(reply=reply_with_word, batch_seconds=8.0) as api:
+        one = asker(api, path, batch_limits=replace(QUICK, max_wait_s=0.2))
+        with pytest.raises(JudgeStopped, match=r"waited for 0\.2 s and is in_progress") as caught:
+            words(one, MANY[:3])
+        assert "batch msgbatch_fake000001 of 20" in str(caught.value)
+        assert "run the same again" in str(caught.value)
+        assert on_the_way(path) == 3
+        # Somebody whose questions are not in it does not wait for it.
+        other = asker(api, path, batch_limits=replace(QUICK, max_wait_s=0.2))
+        assert words(other, []) == []
+        again = asker(api, path, batch_limits=replace(QUICK, max_wait_s=60))
+        assert words(again, MANY[:3]) == MANY[:3]
+        assert api.stats.batches == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batches": "yes"}, "batches is 'yes', expected True or False"),
+        ({"max_wait_h": 3}, "max_wait_h is for message batches"),
+        ({"batches": True, "max_wait_h": 0}, "max_wait_h is 0, expected hours above 0"),
+        ({"batches": True, "max_wait_h": True}, "max_wait_h is True"),
+    ],
+)
+def test_impossible_options_of_batches_are_refused(options: Any, message: str) -> None:
+    for load in (load_judge, load_asker):
+        with pytest.raises(JudgeError, match=message):
+            load("anthropic", **options)
+    assert load_asker("anthropic", batches=True, max_wait_h=48).batch_limits.max_wait_s == 172_800  # type: ignore[attr-defined]
+    with pytest.raises(JudgeError, match="has no option batches"):
+        load_asker("chat:m@http://127.0.0.1:9", batches=True)
