@@ -247,16 +247,6 @@ class ForumJob:
         funnel.counted("limit", ways, +beyond)
         return sorted(at for _, at, _ in within)
 
-    def _lots(self, file: IO[bytes], offsets: Sequence[int]) -> Iterator[list[_Candidate]]:
-        def load(at: int) -> _Candidate:
-            file.seek(at)
-            one: _Candidate = pickle.load(file)  # written by this process
-            return one
-
-        them = map(load, offsets)
-        while lot := list(islice(them, LOT_BATCHED if self.asker.in_batches else LOT)):
-            yield lot
-
     def _recall(
         self, funnel: Funnel, asked: Sequence[tuple[str, Kept[Notes] | Dropped | Failed]]
     ) -> Recall:
