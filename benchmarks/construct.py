@@ -23,6 +23,7 @@ from pathlib import Path
 from xml.parsers import expat
 
 from xyreward.construct.forum_job import ForumJob, ForumSettings
+from xyreward.construct.job import Spool
 from xyreward.construct.posts_xml import xml_rows
 from xyreward.construct.stages import Funnel
 from xyreward.construct.thread_files import Problems, ReadCounts, Source, read_threads
@@ -62,7 +63,7 @@ def bare(path: Path) -> int:
 def look(path: Path, problems: Problems) -> int:
     job = ForumJob(Source(path, SITE), load_asker("chat:none@http://127.0.0.1:9"), ForumSettings())
     with tempfile.TemporaryFile() as file:
-        return len(job._look(file, Funnel(), problems, ReadCounts()))
+        return len(job._look(Spool(file), Funnel(), problems, ReadCounts()))
 
 
 def step(name: str, path: Path) -> None:

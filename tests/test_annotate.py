@@ -387,7 +387,7 @@ def test_labels_off_the_menu_are_not_taken_from_a_file(show: Any, tmp_path: Path
     good = {"focus": "neither", "has_stated_solution": 1, "identifies_misconception": False}
     control = {"focus": "intended", "has_intended_solution": True}
     told = load(row(0, bad), row(1, good), row(5, control), {"unit": "other"})
-    assert told == "Loaded labels of 1 answers; 3 rows are not of this sheet or have no labels."
+    assert told == "Loaded labels of 1 answer; 3 rows are not of this sheet or without labels."
     (saved,) = seen.saved()
     assert saved["labels"] == {"focus": "neither", "identifies_misconception": False}
     seen.run("document.getElementById('annotator').value = 'Cy'")

@@ -19,7 +19,15 @@ from xyreward.testing.forum import SITE, ForumPlan, forum_plan
 
 Run = Callable[..., Ended]
 
-PLAN = {"xy": 20, "duplicate": 3, "sufficient": 20, "sufficient_marked": 15, "unanswered": 3}
+PLAN = {
+    "xy": 20,
+    "not_inferred": 2,
+    "weak_goal": 1,
+    "duplicate": 3,
+    "sufficient": 20,
+    "sufficient_marked": 15,
+    "unanswered": 3,
+}
 
 
 @pytest.fixture
@@ -43,7 +51,11 @@ def test_a_dry_run_prints_the_bill_and_sends_nothing(run: Run, plan: ForumPlan) 
         found = run(*command(api, "out", "--dry-run", "--sample", "0"))
         assert api.stats.requests == 0
     assert found.status == 0
-    assert "38 calls to make" in found.out
+    assert "extraction: 41 calls to make" in found.out
+    # Three inferences, and as many comparisons.
+    assert "inference, chat:reader: at most 246 calls to make" in found.out
+    assert "(as if all 41 threads became items with a hidden goal)" in found.out
+    assert "in all: at most " in found.out
     assert "Nothing was sent or written" in found.out
     assert not Path("out").exists()
 
@@ -57,7 +69,8 @@ def test_items_card_and_bill(run: Run, plan: ForumPlan) -> None:
     assert "recall of the pre-filter: " in found.out
     assert "items in out/items.jsonl" in found.out
     items = load_items("out/items.jsonl")
-    assert sum(item.kind == "xy" for item in items) == 20
+    assert sum(item.kind == "xy" for item in items) == 21  # nobody judged the weak one
+    assert "| - the goal is not inferred from the query | | | 2 | |" in found.out
     assert "## Licences and attribution" in Path("out/card.md").read_text()
 
 
@@ -86,20 +99,75 @@ def test_what_is_given_wrongly_is_told_before_anything_is_sent(run: Run, plan: F
         assert api.stats.requests == 0
 
 
+def test_a_dry_run_afterwards_finds_all_replies_and_the_judge_s_bill_exact(
+    run: Run, plan: ForumPlan
+) -> None:
+    with FakeAPI(reply=plan.reply) as api:
+        assert run(*command(api, "out")).status == 0
+        asked = api.stats.requests
+        judge = ("--judge", f"chat:judge@{api.base_url}")
+        found = run(*command(api, "again", "--dry-run", *judge))
+        assert api.stats.requests == asked
+    assert found.status == 0, found.err
+    line = next(line for line in found.out.split("\n") if line.startswith("judge, "))
+    assert ": 49 calls to make" in line  # two answers to 21, and seven controls
+
+
+def test_the_judge_and_the_second_model_are_on_one_bill_with_the_reader(
+    run: Run, plan: ForumPlan
+) -> None:
+    with FakeAPI(reply=plan.reply) as api:
+        judge = ("--judge", f"chat:judge@{api.base_url}")
+        second = ("--second-pass", "1", "--second-model", f"chat:other@{api.base_url}")
+        found = run(*command(api, "out", *judge, *second))
+    assert found.status == 0, found.err
+    assert (
+        sum(line.startswith("chat:") and " calls, " in line for line in found.out.split("\n")) == 3
+    )
+    assert found.out.count("in all, US dollars") == 1
+    items = load_items("out/items.jsonl")
+    assert sum(item.kind == "xy" for item in items) == 20
+    [told] = {one["model"] for one in items[0].meta["provenance"] if one["stage"] == "second pass"}
+    assert told == "chat:other"
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--inferences", "2", "--infer-at-least", "3"), "infer_at_least is 3, expected 1 to 2"),
+        (("--second-pass", "2"), "second_pass is 2.0"),
+        (("--judge", "nobody"), "judge 'nobody' is not known"),
+        (("--second-model", "local"), "no model that can be asked"),
+    ],
+)
+def test_gates_that_cannot_be_are_told_before_anything_is_sent(
+    run: Run, plan: ForumPlan, more: tuple[str, ...], says: str
+) -> None:
+    with FakeAPI(reply=plan.reply) as api:
+        found = run(*command(api, "out", *more))
+        assert api.stats.requests == 0
+    assert (found.status, says in found.err) == (2, True), found.err
+
+
 def test_killed_at_random_with_a_fifth_of_calls_failing_the_output_is_that_of_a_clean_run(
     run: Run, plan: ForumPlan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    def all_gates(api: FakeAPI, out: str, *more: str) -> list[str]:
+        judge = ("--judge", f"chat:judge@{api.base_url}")
+        return command(api, out, *judge, "--second-pass", "0.5", *more)
+
     with FakeAPI(reply=plan.reply) as api:
-        assert run(*command(api, "clean")).status == 0
+        assert run(*all_gates(api, "clean")).status == 0
+        calls = api.stats.requests
     monkeypatch.setenv("XYREWARD_STORE", str(tmp_path / "store" / "rough.sqlite"))
     rng = random.Random(3)
     faults = Faults({"529": 0.1, "prose": 0.05, "wrong_quote": 0.05})
-    with FakeAPI(reply=plan.reply, faults=faults, latency=0.05) as api:
+    with FakeAPI(reply=plan.reply, faults=faults, latency=0.03) as api:
         kills = 0
-        for _ in range(4):
-            process = start(*command(api, "rough", "--concurrency", "2"))
-            before, until = api.stats.requests, time.monotonic() + 60
-            wanted = before + rng.randrange(2, 12)
+        for _ in range(5):
+            process = start(*all_gates(api, "rough", "--concurrency", "2"))
+            before, until = api.stats.requests, time.monotonic() + 120
+            wanted = before + rng.randrange(2, calls // 4)
             while api.stats.requests < wanted and process.poll() is None:
                 assert time.monotonic() < until
                 time.sleep(0.01)
@@ -107,9 +175,9 @@ def test_killed_at_random_with_a_fifth_of_calls_failing_the_output_is_that_of_a_
                 process.kill()
                 kills += 1
             ended(process)
-        last = ended(start(*command(api, "rough")))
+        last = ended(start(*all_gates(api, "rough")))
     assert last.status == 0, last.err
-    assert kills >= 3
+    assert kills >= 4
     for name in ("items.jsonl", "funnel.json", "card.md"):
         assert Path("rough", name).read_bytes() == Path("clean", name).read_bytes(), name
 
@@ -149,8 +217,10 @@ def test_ended_while_its_batch_is_on_its_way_it_pays_for_no_second_one(
     run: Run, plan: ForumPlan, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test-51d0b7a2c39e8f64")
+    # Without gates there is one stage, and so one batch.
+    alone = ("--batches", "--inferences", "0", "--second-pass", "0")
     with FakeAPI(reply=plan.reply, batch_seconds=4.0) as api:
-        process = start(*batched(api, "out", "--batches"))
+        process = start(*batched(api, "out", *alone))
         until = time.monotonic() + 100
         while api.stats.batches == 0:
             assert process.poll() is None
@@ -161,7 +231,7 @@ def test_ended_while_its_batch_is_on_its_way_it_pays_for_no_second_one(
         assert first.status == (130 if how == signal.SIGINT else -how)
         assert "Traceback" not in first.err
         assert not Path("out").exists()
-        last = ended(start(*batched(api, "out", "--batches")))
+        last = ended(start(*batched(api, "out", *alone)))
         assert last.status == 0, last.err
         assert (api.stats.batches, api.stats.calls) == (1, 0)
     assert len(load_items("out/items.jsonl")) > 20

@@ -12,12 +12,13 @@ import pytest
 from xyreward import load_items
 from xyreward.construct.forum import extract_call, read_notes, readable
 from xyreward.construct.forum_job import Built, ForumJob, ForumSettings, write
-from xyreward.construct.prefilter import PreFilter, Recall, distance, signs
+from xyreward.construct.gates import GateSettings
+from xyreward.construct.prefilter import PreFilter, Recall, distance, draw, signs
 from xyreward.construct.stages import Kept
 from xyreward.construct.thread_files import Problems, Source, read_threads
 from xyreward.construct.threads import Post, Thread
 from xyreward.errors import ConfigError, DataError
-from xyreward.judges import load_asker
+from xyreward.judges import load_asker, load_judge
 from xyreward.judges.calls import Reply
 from xyreward.reading import ReadingProblem, occurs
 from xyreward.testing import FakeAPI, Faults
@@ -42,24 +43,34 @@ def build(
     *,
     sample: float = 1.0,
     faults: Faults | None = None,
+    judged: bool = False,
     **settings: Any,
 ) -> Built:
     folder.mkdir(exist_ok=True)
     dump = folder / "Posts.xml"
     plan.write_posts_xml(dump)
+    settings = {"gates": GateSettings(inferences=0, second_pass=0), **settings}
     with FakeAPI(reply=plan.reply, faults=faults) as api:
         asker = load_asker(f"chat:reader@{api.base_url}", store=folder / "store.sqlite")
+        judge = load_judge(f"chat:judge@{api.base_url}", store=folder / "store.sqlite")
         job = ForumJob(
-            Source(dump, SITE), asker, ForumSettings(prefilter=PreFilter(sample=sample), **settings)
+            Source(dump, SITE),
+            asker,
+            ForumSettings(prefilter=PreFilter(sample=sample), **settings),
+            judge=judge if judged else None,
         )
         built = job.run()
         write(built, job, folder / "out")
     return built
 
 
+ALL_GATES = GateSettings(inferences=2, infer_at_least=1, second_pass=1.0)
+
+
 def test_the_funnel_of_a_thousand_threads_is_what_the_plan_says(tmp_path: Path) -> None:
-    built = build(forum_plan(), tmp_path)
-    usable, look, extraction, licence, duplicates, controls = built.funnel.steps
+    plan = forum_plan()
+    built = build(plan, tmp_path, gates=ALL_GATES, judged=True)
+    usable, look, extraction, licence, duplicates, *gates = built.funnel.steps
     assert usable.rows == 1000
     assert usable.dropped == {
         "no answer": 80,
@@ -76,8 +87,28 @@ def test_the_funnel_of_a_thousand_threads_is_what_the_plan_says(tmp_path: Path) 
     assert extraction.failed == {"inconsistent": 15, "unparseable": 10}
     assert licence.dropped == {"a post without a licence": 10}
     assert duplicates.dropped == {"near-duplicate query": 30}
-    assert controls.dropped == {"controls beyond their share": 600 - 56}
-    assert controls.kept == len(built.items) == 170 + 56
+    words, controls, inference, second, judge, again = gates
+    assert words.dropped == {
+        "the query says the goal in so many words": 5,
+        "the query says why what was asked will not do": 4,
+    }
+    assert controls.dropped == {"controls beyond their share": 600 - 53}  # a third of 161
+    assert inference.dropped == {"the goal is not inferred from the query": 6}
+    assert inference.how == {"inferred": 155, "control, not asked": 53}
+    assert second.dropped == {"the second pass sees no hidden goal": 4}
+    assert second.how == {"agreed": 151 + 53}
+    numbers = {str(thread.id): thread.number for thread in plan.threads}
+    drawn = draw_controls(plan, 53)
+    weak = sum(numbers[name] % 10 == 0 for name in drawn)
+    assert 0 < weak < 53
+    assert judge.dropped == {
+        "no goal-focused answer is one, says the judge": 4,
+        "no literal answer is one, says the judge": 3,
+        "no direct answer is one, says the judge": weak,
+    }
+    assert all(not step.failed for step in gates)
+    # A third of the 144 that are left are more controls than are left.
+    assert again.how == {"xy": 124 + 20, "control": min(48, 53 - weak)}
     assert built.counts.rows == {"question": 1000, "answer": 2080, "other": 4, "orphan": 0}
     recall = built.recall
     assert (recall.with_signs, recall.asked, recall.found) == (395, 370, 190)
@@ -85,11 +116,28 @@ def test_the_funnel_of_a_thousand_threads_is_what_the_plan_says(tmp_path: Path) 
     # 395 threads with signs, 190 of the 370 known ones have another goal; 20 of 500 without.
     assert recall.value == pytest.approx(395 * 190 / 370 / (395 * 190 / 370 + 20))
 
+    figures = {name: f.value for name, f in built.gates.figures.items() if f is not None}
+    assert figures["inferences that are the intended request"] == pytest.approx(155 / 161)
+    assert figures["second pass, same kind"] == pytest.approx(204 / 208)
+    by_chance = (155 * 151 + 53 * 57) / 208**2
+    kappa = (204 / 208 - by_chance) / (1 - by_chance)
+    assert figures["second pass, kind, Cohen's kappa"] == pytest.approx(kappa)
+    assert figures["second pass, same intended request"] == 1.0
+    focused = "goal-focused answers that have their focus on the intended request"
+    assert figures[focused] == pytest.approx(147 / 151)
+
     items = load_items(tmp_path / "out" / "items.jsonl")
     assert {item.id for item in items} == {item.id for item in built.items}
-    assert (tmp_path / "out" / "card.md").read_text().count(
-        "| duplicates | 800 | 770 | 30 | 0 |"
-    ) == 1
+    card = (tmp_path / "out" / "card.md").read_text()
+    assert card.count("| duplicates | 800 | 770 | 30 | 0 |") == 1
+    assert "| second pass, same kind | 0.98 [0.95, 1.00] | 208 |" in card
+    assert "- judge: by `chat:judge` `xy-1-" in card
+
+
+def draw_controls(plan: ForumPlan, n: int) -> list[str]:
+    """The threads of the controls that are drawn of all."""
+    names = [str(t.id) for t in plan.threads if t.kind in ("sufficient", "sufficient_marked")]
+    return sorted(names, key=lambda name: draw(f"control 0 {SITE}-{name}"))[:n]
 
 
 def test_every_quote_and_id_of_an_item_occurs_in_its_source(tmp_path: Path) -> None:
@@ -173,6 +221,8 @@ def test_a_users_file_is_checked_before_anything_is_sent(tmp_path: Path) -> None
 def test_without_a_sample_recall_is_unknown_and_quiet_threads_are_missed(tmp_path: Path) -> None:
     built = build(forum_plan(SMALL), tmp_path, sample=0.0)
     assert built.funnel.steps[1].dropped == {"no sign of another goal": 23}
+    assert built.gates.off.keys() == {"inference", "second pass", "judge"}
+    assert "off, no judge was given (--judge)" in (tmp_path / "out" / "card.md").read_text()
     assert built.recall.value is None
     assert str(built.recall).startswith("unknown")
 
@@ -185,8 +235,10 @@ def test_a_limit_is_drawn_and_counted(tmp_path: Path) -> None:
 
 def test_with_a_fifth_of_calls_failing_the_output_is_that_of_a_clean_run(tmp_path: Path) -> None:
     plan = forum_plan(SMALL)
-    build(plan, tmp_path / "clean")
-    build(plan, tmp_path / "rough", faults=Faults({"529": 0.1, "prose": 0.05, "wrong_quote": 0.05}))
+    build(plan, tmp_path / "clean", gates=ALL_GATES, judged=True)
+    faults = Faults({"529": 0.1, "prose": 0.05, "wrong_quote": 0.05})
+    built = build(plan, tmp_path / "rough", gates=ALL_GATES, judged=True, faults=faults)
+    assert len(built.items) > 12
     for name in ("items.jsonl", "funnel.json", "card.md"):
         clean, rough = (tmp_path / run / "out" / name for run in ("clean", "rough"))
         assert plain(rough) == plain(clean), name
@@ -198,7 +250,8 @@ def plain(path: Path) -> Any:
         return path.read_text()
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     for row in rows:
-        row["meta"]["provenance"][0].pop("date")
+        for one in row["meta"]["provenance"]:
+            one.pop("date")
     return rows
 
 

@@ -15,6 +15,7 @@ from xyreward.construct.stages import (
     Funnel,
     Kept,
     Stage,
+    Step,
     prompt_version,
     values,
 )
@@ -165,3 +166,28 @@ def values_as_kept(rows: list[str]) -> list[Kept[str]]:
 def test_a_changed_prompt_has_another_version() -> None:
     one = prompt_version("colour-1", [call("x")])
     assert one != prompt_version("colour-1", [Call("Which color?", call("x").text, SCHEMA)])
+
+
+def test_a_row_may_become_several_and_only_where_it_is_said() -> None:
+    funnel = Funnel()
+    funnel.add("read", [Kept("a"), Kept("b"), Dropped("grey")])
+    step = funnel.spread("cut", {"left": 3, "right": 2})
+    assert (step.rows, step.kept, step.how) == (2, 5, {"left": 3, "right": 2})
+    funnel.counted("next", {"": 5})
+    assert "| cut | 2 | 5 | 0 | 0 |" in funnel.to_markdown()
+    with pytest.raises(AssertionError, match="lost or counted twice"):
+        Step("cut", 2, 5)
+    with pytest.raises(AssertionError, match="lost or counted twice"):
+        Step("cut", 2, 5, dropped={"grey": 1}, spread=True)
+
+
+def test_what_is_known_of_each_row_is_told_without_asking(tmp_path: Path) -> None:
+    with FakeAPI(reply=says) as api:
+        one = asker(api, tmp_path)
+        assert stage().known(["sky"], one) == [None]
+        assert not (tmp_path / "store.sqlite").exists()
+        ran = stage().run(["sky", "road"], one)
+        asked = api.stats.requests
+        assert stage().known(["grass", "road", "sky"], one) == [None, ran[1], ran[0]]
+        assert stage().known(["sky"], one, number=1) == [None]
+        assert api.stats.requests == asked

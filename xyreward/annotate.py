@@ -23,7 +23,7 @@ from xyreward.ratings import LABELS
 from xyreward.rubric import Grounding
 from xyreward.self_contained import render
 from xyreward.verdict import FOCUS_VALUES
-from xyreward.words import is_empty
+from xyreward.words import counted, is_empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,16 @@ def sheet(
     pieces = render(
         "sheet.html.jinja",
         data,
-        styles=["sheet.css"],
-        scripts=["base.js", "sheet.js"],
+        styles=["filled.css", "sheet.css"],
+        scripts=["base.js", "filled.js", "sheet.js"],
         total=len(shown),
         hash=digest,
         notes=notes,
+        heading=f"{counted(len(shown), 'answer')} to label",
+        thing="answer",
+        things="answers",
+        made="labels",
+        done="Labelled",
     )
     return Sheet("".join(pieces), digest, len(shown), repeated, empty)
 

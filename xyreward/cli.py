@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 
 from xyreward.cli_agree import agree, annotate
+from xyreward.cli_build import GATE_OPTIONS, apply, forum, guides, review
 from xyreward.cli_build import STATUSES as BUILD_STATUSES
-from xyreward.cli_build import forum
 from xyreward.cli_compare import compare as compare_runs
 from xyreward.cli_compare import eval_results
 from xyreward.cli_eval import evaluate
@@ -76,7 +76,8 @@ judge_app = typer.Typer(
 )
 store_app = typer.Typer(help="Look after the verdict store.", no_args_is_help=True)
 build_app = typer.Typer(
-    help="Make items of a source of your own: a forum's threads.", no_args_is_help=True
+    help="Make items of a source of your own: a forum's threads, how-to guides.",
+    no_args_is_help=True,
 )
 app.add_typer(judge_app, name="judge")
 app.add_typer(build_app, name="build")
@@ -383,9 +384,14 @@ _command(app)(annotate)
 _command(app, "compare")(compare_runs)
 _command(app, "eval-results")(eval_results)
 _command(app)(_options(ITEM_OPTIONS, "loading")(_judge_options()(serve)))
-_command(build_app, epilog=BUILD_STATUSES)(
-    _judge_options(*(name for name in JUDGE_OPTIONS if name != "votes"))(forum)
-)
+_command(build_app)(review)
+_command(build_app)(apply)
+for _source in (forum, guides):
+    _command(build_app, epilog=BUILD_STATUSES)(
+        _options(GATE_OPTIONS, "gating")(
+            _judge_options(*(n for n in JUDGE_OPTIONS if n != "votes"))(_source)
+        )
+    )
 
 
 # ---------------------------------------------------------------- judges
@@ -737,7 +743,8 @@ def _bar(total: int, judges: Sequence[Judge | ModelAsker]) -> Iterator[Callable[
         bar = tqdm(total=total, unit=" answers", disable=not sys.stderr, mininterval=seconds)
     except OSError:  # nobody reads stderr any more, which must not end a paid job
         bar = tqdm(disable=True)
-    lots = accounted = shown = 0.0
+    lots = shown = 0.0
+    accounted = sum(one.stats.decided * weight for one, weight in weights)  # before this bar
 
     def advance(rows: int) -> None:
         nonlocal lots, accounted, shown

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,6 +70,7 @@ def forum(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read the source and print the bill; send nothing.")
     ] = False,
+    gating: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> None:
     """Make items of a forum's threads: what is asked, what is wanted, and the answers that show it."""
@@ -76,27 +79,34 @@ def forum(
     from xyreward.construct.prefilter import PreFilter
     from xyreward.construct.thread_files import Source
     from xyreward.judges import load_asker
+    from xyreward.judges.asking import nothing_sent
 
+    options = _billed(out, options)
+    gates, judge, second = _gates(gating, options, dry_run=dry_run)
     look = {"at_least": at_least, "sample": sample, "seed": seed, "embedding": embedding}
     settings = ForumSettings(
         prefilter=PreFilter(**{k: v for k, v in look.items() if v is not None}),  # type: ignore[arg-type]
         max_threads=max_threads,
         strict=strict,
+        gates=gates,
     )
     if controls is not None:
         settings = dataclasses.replace(settings, controls=controls)
     asker = load_asker(model, **options)
-    job = ForumJob(Source(source, site, licence, users), asker, settings)
+    job = ForumJob(
+        Source(source, site, licence, users), asker, settings, judge=judge, second=second
+    )
+    with nothing_sent(dry_run):
+        job.check()
     if users is None and (beside := job.source.users_file) is not None:
         cli._say(f"names of authors: from {beside.name}, which lies beside {source.name}")
     if dry_run:
-        funnel, estimate = job.estimate()
+        funnel, bills = job.estimate()
         cli._say(funnel.to_markdown())
-        cli._say(f"{asker.name}: {estimate or 'nothing to ask'}. Nothing was sent or written.")
+        _say_bills(bills)
         return
-    asker.check_ready()  # a dry run sends nothing, and needs no key
     with cli._sending():
-        with _bar(asker) as begin:
+        with _bar(job.gates.asked) as begin:
             built = job.run(begin)
         write(built, job, out)
     cli._say(built.funnel.to_markdown())
@@ -104,7 +114,7 @@ def forum(
     for line in built.problems.lines[:5]:
         cli._say(line)
     cli._say(f"{counted(len(built.items), 'item')} in {out / 'items.jsonl'}, described in card.md")
-    cli._say_bill([asker])
+    cli._say_bill(job.gates.models)
     failed = any(step.failed for step in built.funnel.steps)
     if failed or built.problems.count:
         cli._say(
@@ -113,11 +123,229 @@ def forum(
         raise typer.Exit(cli.FAILED)
 
 
-class _bar:  # noqa: N801  # a context manager
-    """A bar that begins when it is known how many threads are asked about."""
+def guides(
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Guides, and folders of them: Markdown, HTML, JSONL, Parquet."),
+    ],
+    *,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Who writes, refines and checks: anthropic:<model> or chat:<model>@<url>."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for items.jsonl, card.md and funnel.json.")],
+    name: Annotated[
+        str, typer.Option(help="Of the collection. [default: that of each file or folder given]")
+    ] = "",
+    licence: Annotated[
+        str, typer.Option(help="Of guides that do not say, such as 'CC BY-SA 4.0'.")
+    ] = "",
+    per_guide: Annotated[
+        int | None,
+        typer.Option(help="Questions with a hidden goal per guide, at most. [default: 2]"),
+    ] = None,
+    max_guides: Annotated[
+        int | None, typer.Option(help="Guides that are sent at most. [default: all]")
+    ] = None,
+    controls: Annotated[
+        float | None, typer.Option(help="Share of controls among items. [default: 0.25]")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at the first guide that cannot be used.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read the guides and print the bill; send nothing.")
+    ] = False,
+    gating: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> None:
+    """Make items of how-to guides: questions around what a guide refutes, and answers of both kinds."""
+    from xyreward import cli
+    from xyreward.construct.guide_job import GuideJob, GuideSettings, write
+    from xyreward.construct.guides import GuideSource
+    from xyreward.judges import load_asker
+    from xyreward.judges.asking import nothing_sent
 
-    def __init__(self, asker: Any) -> None:
-        self._asker = asker
+    options = _billed(out, options)
+    gates, judge, second = _gates(gating, options, dry_run=dry_run)
+    given = {"per_guide": per_guide, "controls": controls}
+    settings = GuideSettings(
+        max_guides=max_guides,
+        seed=seed,
+        strict=strict,
+        gates=gates,
+        **{k: v for k, v in given.items() if v is not None},  # type: ignore[arg-type]
+    )
+    source = GuideSource(tuple(files), name, licence)
+    asker = load_asker(model, **options)
+    job = GuideJob(source, asker, settings, judge=judge, second=second)
+    with nothing_sent(dry_run):
+        job.check()
+    if dry_run:
+        funnel, bills = job.estimate()
+        cli._say(funnel.to_markdown())
+        _say_bills(bills)
+        return
+    with cli._sending():
+        with _bar(job.gates.asked) as begin:
+            built = job.run(begin)
+        write(built, job, out)
+    cli._say(built.funnel.to_markdown())
+    for line in built.problems.lines[:5]:
+        cli._say(line)
+    cli._say(f"{counted(len(built.items), 'item')} in {out / 'items.jsonl'}, described in card.md")
+    cli._say_bill(job.gates.models)
+    if built.problems.count:
+        cli._say(
+            f"{counted(built.problems.count, 'guide or row', 'guides and rows')} could not be used; "
+            "card.md has them"
+        )
+    if built.problems.count or any(step.failed for step in built.funnel.steps):
+        raise typer.Exit(cli.FAILED)
+
+
+def review(
+    items: Annotated[Path, typer.Argument(help="Items, as `xyreward build` writes them.")],
+    *,
+    out: Annotated[Path, typer.Option(help="HTML file to write; must not exist.")],
+    seed: Annotated[int, typer.Option(help="Of the order.")] = 0,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="So many of the items, drawn at random.")
+    ] = None,
+) -> None:
+    """Make a page on which people keep, edit or reject items: offline, by keyboard, in random order.
+
+    What gates and judges said is not in the page. Each person saves a file of decisions, which `xyreward
+    build apply` reads.
+    """
+    from xyreward import cli
+    from xyreward.construct.review import review_page
+    from xyreward.loading import load_items
+    from xyreward.score_file import refuse_existing
+
+    refuse_existing(out)
+    made = review_page(load_items(items), seed=seed, limit=limit)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(made.html, "utf-8")
+    cli._say(f"{counted(made.items, 'item')} to review in {out} (sheet {made.hash})")
+
+
+def apply(
+    items: Annotated[Path, typer.Argument(help="The items that were reviewed.")],
+    decisions: Annotated[list[Path], typer.Argument(help="Files that the page saved.")],
+    *,
+    out: Annotated[Path, typer.Option(help="JSONL of the items to write; must not exist.")],
+) -> None:
+    """Write the items that people kept, with their edits, and beside them those that they did not.
+
+    A decision holds for the text that was shown and for no other. Exit status 1 where an item has none, or
+    decisions that differ, or a decision has no item.
+    """
+    from xyreward import cli
+    from xyreward.construct.job import write_items
+    from xyreward.construct.review import apply as apply_decisions
+    from xyreward.construct.review import read_decisions
+    from xyreward.loading import load_items
+    from xyreward.score_file import refuse_existing
+
+    left_out = out.with_name(f"{out.stem}.left_out{out.suffix}")
+    for path in (out, left_out):
+        refuse_existing(path)
+    found = apply_decisions(load_items(items), read_decisions(decisions))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_items(left_out, found.left_out)
+    write_items(out, found.kept)
+    cli._say(f"{counted(len(found.kept), 'item')} in {out}, {len(found.left_out):,} in {left_out}")
+    for what, n in sorted(found.counts.items()):
+        cli._say(f"{what}: {n:,}")
+    if found.unknown:
+        cli._say(
+            f"decisions about items that are not there: {len(found.unknown):,}, the first is "
+            f"{found.unknown[0]!r}"
+        )
+    if found.unsettled:
+        raise typer.Exit(cli.FAILED)
+
+
+GATE_OPTIONS: Mapping[str, Any] = {
+    "judge": Annotated[
+        str | None,
+        typer.Option(
+            help="Who judges whether answers are what they are meant as, see `xyreward judge "
+            "--help`. [default: nobody]"
+        ),
+    ],
+    "inferences": Annotated[
+        int | None,
+        typer.Option(help="Times that the goal is inferred from the query alone. [default: 3]"),
+    ],
+    "infer_at_least": Annotated[
+        int | None, typer.Option(help="Of these that must be the intended request. [default: 1]")
+    ],
+    "second_pass": Annotated[
+        float | None,
+        typer.Option(help="Share of items that is labelled a second time. [default: 0.1]"),
+    ],
+    "second_model": Annotated[
+        str | None, typer.Option(help="Who labels a second time. [default: --model]")
+    ],
+    "max_goal_words": Annotated[
+        float | None,
+        typer.Option(help="Of the goal's own words that may be in the query. [default: 0.85]"),
+    ],
+    "max_correction_words": Annotated[
+        float | None,
+        typer.Option(help="Of the misconception's, likewise. [default: 0.5]"),
+    ],
+}
+"""Options of the quality gates, for every source."""
+
+
+def _gates(gating: Mapping[str, Any], options: Mapping[str, Any], *, dry_run: bool) -> Any:
+    """The gates' settings, judge and second model, with those of the options that each takes."""
+    from xyreward.construct.gates import GateSettings
+    from xyreward.judges import load_asker, load_judge, makes_calls, options_of
+
+    given = dict(gating)
+    judge, second = given.pop("judge", None), given.pop("second_model", None)
+    settings = GateSettings(**given)
+    if second is not None:
+        second = load_asker(second, **{k: v for k, v in options.items() if k in options_of(second)})
+    if judge is not None:
+        its = {k: v for k, v in options.items() if k in options_of(judge)}
+        # For a bill the local judge need not be loaded, which takes seconds.
+        judge = load_judge(judge, **its) if not dry_run or makes_calls(judge, its) else None
+    return settings, judge, second
+
+
+def _billed(out: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with a run's name: one bill for all models, and for every start of the command."""
+    from xyreward.judges.asking import run_of_environment
+
+    if options.get("run") or run_of_environment():
+        return dict(options)
+    return {**options, "run": f"build {out.resolve()}"}
+
+
+def _say_bills(bills: Sequence[Any]) -> None:
+    from xyreward import cli
+
+    for bill in bills:
+        cli._say(str(bill))
+    if len(bills) > 1:
+        bounded = "at most " * any(bill.at_most for bill in bills)
+        cli._say(f"in all: {bounded}{reduce(add, (bill.estimate for bill in bills))}")
+    cli._say(f"{'' if bills else 'Nothing to ask. '}Nothing was sent or written.")
+
+
+class _bar:  # noqa: N801  # a context manager
+    """A bar for one stage after the other: each begins when it is known how much is asked."""
+
+    def __init__(self, models: Sequence[Any]) -> None:
+        self._models = models
         self._open: Any = None
 
     def __enter__(self) -> Callable[[int], Callable[[], object] | None]:
@@ -126,10 +354,12 @@ class _bar:  # noqa: N801  # a context manager
     def _begin(self, total: int) -> Callable[[], object] | None:
         from xyreward import cli
 
-        self._open = cli._bar(total, [self._asker])
+        self.__exit__()
+        self._open = cli._bar(total, self._models)
         advance = self._open.__enter__()
         return lambda: advance(0)
 
     def __exit__(self, *error: Any) -> None:
         if self._open is not None:
-            self._open.__exit__(*error)
+            self._open.__exit__(*(error or (None, None, None)))
+            self._open = None

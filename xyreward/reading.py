@@ -49,7 +49,9 @@ VERDICT_KEYS = (
     "identifies_misconception",
 )
 SUGGESTION_KEYS = ("quote", "reason", "serves")
-LABEL_KEYS = frozenset({"serves", "focus", "identifies_misconception", "hidden_goal", "better"})
+LABEL_KEYS = frozenset(
+    {"serves", "focus", "identifies_misconception", "hidden_goal", "better", "same"}
+)
 
 QUOTE_DROPPED = "quote_dropped"
 """Flag of a verdict: at least one suggestion was left out because its quote is not in the answer."""

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from xyreward.construct.gates import GateFigures
 from xyreward.construct.stages import Funnel
 from xyreward.items import Item
 from xyreward.markdown import code, fenced, plain
+from xyreward.stats import Estimate
 
 EXAMPLES = 3
 PROBLEMS = 50
+
+OF_THREADS = (
+    "Requests, misconceptions and solutions were written by a model and not checked by a person. Each "
+    "solution and misconception names the text that supports it, in `meta.evidence`; every quote occurs "
+    "there. References have no labels."
+)
 
 
 def card(
@@ -19,9 +27,11 @@ def card(
     made_of: str,
     items: Sequence[Item],
     funnel: Funnel,
+    gates: GateFigures,
     facts: Mapping[str, str],
     problems: Sequence[str],
     problem_count: int,
+    notes: str = OF_THREADS,
 ) -> str:
     """The card as Markdown.
 
@@ -30,11 +40,14 @@ def card(
         made_of: source, model and prompt, in a line.
         items: those that were built.
         funnel: all stages.
+        gates: what the quality gates saw.
         facts: what else was counted, name to figure.
         problems: rows that could not be used, a line each, as many as were kept.
         problem_count: how many there were.
+        notes: what was written by whom, and what was checked.
     """
     kinds = Counter(item.kind for item in items)
+    spread = ", ".join(step.name for step in funnel.steps if step.spread)
     dates = sorted({one["date"] for item in items for one in item.meta.get("provenance", ())})
     lines = [
         f"# {plain(title)}",
@@ -43,17 +56,17 @@ def card(
         f"Made of {plain(made_of)}"
         + (f"; replies of {dates[0]} to {dates[-1]}." if dates else "."),
         "",
-        "Requests, misconceptions and solutions were written by a model and not checked by a person. Each "
-        "solution and misconception names the text that supports it, in `meta.evidence`; every quote occurs "
-        "there. References have no labels.",
+        notes,
         "",
         "## Stages",
         "",
         funnel.to_markdown(),
-        "In = kept + dropped + failed, in every line.",
+        "In = kept + dropped + failed, in every line"
+        + (f" but {spread}, where each row becomes several." if spread else "."),
         "",
         *(f"- {name}: {plain(value)}" for name, value in facts.items()),
         "",
+        *_gates(gates),
         "## Licences and attribution",
         "",
         "Author, link and licence of each text are in `meta.attribution` and go with the item.",
@@ -83,12 +96,41 @@ def card(
     return "\n".join(lines)
 
 
+def _gates(gates: GateFigures) -> list[str]:
+    lines = [
+        "## Quality gates",
+        "",
+        "Figures are of all items that reached a gate, also those that it dropped; brackets are 95 % "
+        "intervals over groups of items. n counts what was measured; replies that failed are no part of it.",
+        "",
+        "| figure | value | n |",
+        "|---|---:|---:|",
+    ]
+    for name, figure in gates.figures.items():
+        n = 0 if figure is None else figure.n
+        lines.append(f"| {plain(name)} | {_told(figure)} | {n:,} |")
+    lines += [""]
+    for gate, version in gates.prompts.items():
+        whom = f" by {code(gates.models[gate])}" if gate in gates.models else ""
+        lines.append(f"- {gate}:{whom} {code(version)}")
+    lines += [f"- {gate}: off, {why}" for gate, why in gates.off.items()]
+    return [*lines, ""]
+
+
+def _told(figure: Estimate | None) -> str:
+    if figure is None:
+        return "n/a"
+    if figure.low is None or figure.high is None:
+        return f"{figure.value:.2f} [no interval]"
+    return f"{figure.value:.2f} [{figure.low:.2f}, {figure.high:.2f}]"
+
+
 def _licences(items: Sequence[Item]) -> Counter[str]:
     found: Counter[str] = Counter()
     for item in items:
-        told = item.meta.get("attribution", {})
-        for one in (told.get("question", {}), *told.get("answers", ())):
-            found[one.get("licence", "unknown")] += 1
+        for told in item.meta.get("attribution", {}).values():
+            for one in told if isinstance(told, list) else [told]:
+                found[one.get("licence", "unknown")] += 1
     return found
 
 

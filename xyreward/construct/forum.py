@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 from xyreward import rubric
+from xyreward.construct.quotes import not_a_quote
 from xyreward.construct.stages import Dropped, Kept, Provenance, Stage, prompt, prompt_version
 from xyreward.construct.threads import Post, Thread
 from xyreward.fence import Part, fence
@@ -25,7 +26,6 @@ from xyreward.reading import (
     ReadingProblem,
     Unread,
     check_keys,
-    occurs,
     read_bool,
     read_object,
     read_text,
@@ -35,8 +35,6 @@ EXTRACT = "forum-extract-1"
 """Raised by hand where notes are meant to differ. The hash in the version shows every change."""
 REPLY_TOKENS = 8192
 """Limit of a reply, thinking included."""
-QUOTE_CHARACTERS = 12
-"""Letters and digits of a quote at least, unless it is the whole answer: shorter ones occur anywhere."""
 LONGEST_POST = 20_000
 """Characters of a question or an answer that are shown; threads with a longer one are dropped."""
 
@@ -162,7 +160,7 @@ def read_notes(thread: Thread, reply: Reply) -> Mapping[str, Any] | ReadingProbl
         for key in LISTS:
             rows = _entries(key, data[key], answers, with_text=key != "misconception_evidence")
             for n, row in enumerate(rows, start=1):
-                if wrong := _not_a_quote(row["quote"], texts[row["answer"]]):
+                if wrong := not_a_quote(row["quote"], texts[row["answer"]]):
                     complaints.append(f"The quote of {key} {n} {wrong}.")
             found[key] = [{**row, "answer": answers[row["answer"]].id} for row in rows]
     except Unread as unread:
@@ -204,15 +202,6 @@ def _entries(
             raise Unread("unparseable", f"{name}.text is empty, expected a solution")
         entries.append(entry)
     return entries
-
-
-def _not_a_quote(quote: str, answer: str) -> str | None:
-    if not occurs(quote, answer):
-        return "does not occur in its answer"
-    letters = sum(map(str.isalnum, quote))
-    if letters < min(QUOTE_CHARACTERS, sum(map(str.isalnum, answer))):
-        return "is too short to show anything"
-    return None
 
 
 # ---------------------------------------------------------------- deciding
@@ -289,10 +278,11 @@ def attribution(post: Post) -> dict[str, str]:
 def to_item(notes: Notes, provenance: Sequence[Provenance], *, domain: str = "") -> Item:
     """The item of a thread, with all its answers as references of unknown kind and labels.
 
-    `meta` has thread, tags, attribution of question and answers, evidence (which answer, which words), and
-    provenance.
+    `meta` has thread, tags, what each reference is meant as (`gates.meant_as`), attribution of question and
+    answers, evidence (which answer, which words), and provenance.
     """
     thread = notes.thread
+    answers = [post for post in thread.answers if post.text.strip()]
 
     def told(solutions: Sequence[Solution]) -> list[dict[str, str]]:
         return [
@@ -322,13 +312,13 @@ def to_item(notes: Notes, provenance: Sequence[Provenance], *, domain: str = "")
                     author=post.author or (f"user {post.author_id}" if post.author_id else None),
                     licence=post.licence or None,
                 )
-                for post in thread.answers
-                if post.text.strip()
+                for post in answers
             ),
             "group": f"{thread.source}-{thread.id}",
             "meta": {
                 "thread": thread.id,
                 "tags": list(thread.tags),
+                "meant_as": [_meant_as(notes, post.id) for post in answers],
                 "attribution": {
                     "question": attribution(thread.question),
                     "answers": [attribution(post) for post in thread.answers],
@@ -342,3 +332,12 @@ def to_item(notes: Notes, provenance: Sequence[Provenance], *, domain: str = "")
             },
         }
     )
+
+
+def _meant_as(notes: Notes, answer: str) -> str:
+    """The kind of answer that an answer is by the notes; empty where they do not rest on it."""
+    if any(solution.answer == answer for solution in notes.intended_solutions):
+        return "goal_focused"
+    if any(solution.answer == answer for solution in notes.stated_solutions):
+        return "direct" if notes.kind == "control" else "literal"
+    return ""

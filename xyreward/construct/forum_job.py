@@ -1,6 +1,6 @@
 """`xyreward build forum`: from a forum's file to a folder of items, a funnel and a data card.
 
-    threads -> usable -> pre-filter -> extraction -> licence -> duplicates -> controls -> items
+    threads -> usable -> pre-filter -> extraction -> licence -> duplicates -> gates -> items
 
 The same command goes on where it was stopped: replies are in the store, and everything else is worked out
 anew. The same store, source and settings give the same bytes.
@@ -8,15 +8,11 @@ anew. The same store, source and settings give the same bytes.
 
 from __future__ import annotations
 
-import json
-import pickle
 import tempfile
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
-from typing import IO
 
 from xyreward.construct.authors import with_authors
 from xyreward.construct.card import card
@@ -24,23 +20,29 @@ from xyreward.construct.forum import (
     Notes,
     extract_version,
     extraction,
+    named_answers,
     readable,
     to_item,
     usable,
+)
+from xyreward.construct.gates import GateFigures, Gates, GateSettings
+from xyreward.construct.job import (
+    Begin,
+    Bill,
+    Spool,
+    check_controls,
+    lot_of,
+    without_duplicates,
+    write_folder,
 )
 from xyreward.construct.prefilter import PreFilter, Recall, draw
 from xyreward.construct.stages import Dropped, Failed, Funnel, Kept
 from xyreward.construct.thread_files import Problems, ReadCounts, Source, read_threads
 from xyreward.construct.threads import Thread
 from xyreward.errors import ConfigError
-from xyreward.items import Item
-from xyreward.judges.asking import Estimate, ModelAsker
-from xyreward.splits import near_duplicates
-
-LOT = 1000
-"""Threads that are asked about together, and are in memory."""
-LOT_BATCHED = 10_000
-"""The same for message batches, of which each may take hours."""
+from xyreward.items import Item, Reference
+from xyreward.judges import Judge
+from xyreward.judges.asking import ModelAsker
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,10 @@ class ForumSettings:
     """Share of controls among the items, at most, in [0, 1)."""
     strict: bool = False
     """Stop at the first row that cannot be used."""
+    gates: GateSettings = field(default_factory=GateSettings)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.controls < 1:
-            raise ConfigError(f"controls is {self.controls!r}, expected a share in [0, 1)")
+        check_controls(self.controls)
         if self.max_threads is not None and self.max_threads < 1:
             raise ConfigError(f"max_threads is {self.max_threads!r}, expected at least 1")
 
@@ -75,6 +77,7 @@ class Built:
     recall: Recall
     problems: Problems
     counts: ReadCounts
+    gates: GateFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +89,51 @@ class _Candidate:
 class ForumJob:
     """Settings that were checked; nothing is read or sent before `run` or `estimate`."""
 
-    def __init__(self, source: Source, asker: ModelAsker, settings: ForumSettings) -> None:
+    def __init__(
+        self,
+        source: Source,
+        asker: ModelAsker,
+        settings: ForumSettings,
+        *,
+        judge: Judge | None = None,
+        second: ModelAsker | None = None,
+    ) -> None:
+        """Set up.
+
+        Args:
+            source: the file.
+            asker: reads the threads.
+            settings: what is built.
+            judge: see `Gates`, as for `second`.
+            second: labels a second time.
+
+        Raises:
+            ConfigError: no such share of controls.
+            JudgeError: the judge gives no labels.
+        """
         self.source = source
         self.asker = asker
         self.settings = settings
+        self.gates = Gates(
+            settings.gates,
+            asker,
+            judge=judge,
+            second=second,
+            controls=settings.controls,
+            seed=settings.prefilter.seed,
+        )
 
-    def estimate(self) -> tuple[Funnel, Estimate | None]:
-        """What the model would be asked, and what that would take. Reads the source, sends nothing.
+    def check(self) -> None:
+        """Find what would stop a model that is asked, without a call.
+
+        Raises:
+            JudgeError, StoreError: something is missing; says what to do.
+        """
+        self.asker.check_ready()
+        self.gates.check()
+
+    def estimate(self) -> tuple[Funnel, list[Bill]]:
+        """What models would be asked, and what that would take. Reads the source, sends nothing.
 
         Raises:
             DataError: `strict`, and a row that cannot be used.
@@ -100,17 +141,31 @@ class ForumJob:
         """
         funnel, total = Funnel(), None
         with tempfile.TemporaryFile() as file:
-            offsets = self._look(file, funnel, Problems(self.settings.strict), ReadCounts())
-            for lot in self._lots(file, offsets):
+            spool: Spool[_Candidate] = Spool(file)
+            offsets = self._look(spool, funnel, Problems(self.settings.strict), ReadCounts())
+            for lot in spool.lots(offsets, lot_of(self.asker)):
                 found = extraction().estimate([one.thread for one in lot], self.asker)
                 total = found if total is None else total + found
-        return funnel, total
+            if total is None:
+                return funnel, []
+            at_most = ""
+            if total.calls:
+                items = [
+                    _stand_in(one.thread)
+                    for lot in spool.lots(offsets, lot_of(self.asker))
+                    for one in lot
+                ]
+                at_most = f"as if all {len(items):,} threads became items with a hidden goal"
+            else:  # all replies are there, so that nothing is asked
+                _, rows = self._extracted(spool, offsets, funnel, lambda _: None)
+                items = [one.value for one in rows]
+        return funnel, [Bill("extraction", total), *self.gates.estimate(items, at_most=at_most)]
 
-    def run(self, on_reply: Callable[[int], Callable[[], object] | None] = lambda _: None) -> Built:
+    def run(self, begin: Begin = lambda _: None) -> Built:
         """Read, ask and filter.
 
         Args:
-            on_reply: given how many threads are asked about, what to call after each.
+            begin: told how many questions follow, says what to call after each.
 
         Raises:
             DataError: `strict`, and a row that cannot be used.
@@ -120,37 +175,43 @@ class ForumJob:
         funnel, counts = Funnel(), ReadCounts()
         problems = Problems(self.settings.strict)
         with tempfile.TemporaryFile() as file:
-            offsets = self._look(file, funnel, problems, counts)
-            tick = on_reply(len(offsets))
-            asked: list[tuple[str, Kept[Notes] | Dropped | Failed]] = []
-            stage = extraction()
-            for lot in self._lots(file, offsets):
-                outcomes = stage.run([one.thread for one in lot], self.asker, on_reply=tick)
-                asked += zip((one.how for one in lot), outcomes, strict=True)
+            spool: Spool[_Candidate] = Spool(file)
+            offsets = self._look(spool, funnel, problems, counts)
+            recall, rows = self._extracted(spool, offsets, funnel, begin)
+        rows, gates = self.gates.run(rows, funnel, begin)
+        source = self.source
+        items = tuple(one.value for one in rows)
+        items = with_authors(items, source.site, source.users_file, problems.tell)
+        return Built(items, funnel, recall, problems, counts, gates)
+
+    def _extracted(
+        self, spool: Spool[_Candidate], offsets: Sequence[int], funnel: Funnel, begin: Begin
+    ) -> tuple[Recall, list[Kept[Item]]]:
+        """Ask about threads, and make items of those that have a licence and repeat no other."""
+        tick = begin(len(offsets))
+        asked: list[tuple[str, Kept[Notes] | Dropped | Failed]] = []
+        stage = extraction()
+        for lot in spool.lots(offsets, lot_of(self.asker)):
+            outcomes = stage.run([one.thread for one in lot], self.asker, on_reply=tick)
+            asked += zip((one.how for one in lot), outcomes, strict=True)
         funnel.add("extraction", (outcome for _, outcome in asked))
-        recall = self._recall(funnel, asked)
         kept = [outcome for _, outcome in asked if isinstance(outcome, Kept)]
         licensed = [_licensed(one) for one in kept]
         funnel.add("licence", licensed)
         kept = [one for one in licensed if isinstance(one, Kept)]
         kept.sort(key=lambda one: _rank(one.value.thread))
-        once = _without_duplicates(kept)
+        once = without_duplicates(kept, lambda notes: notes.thread.query)
         funnel.add("duplicates", once)
-        chosen = self._with_controls([one for one in once if isinstance(one, Kept)])
-        funnel.add("controls", chosen)
-        items = tuple(
-            to_item(one.value, [one.provenance] if one.provenance else [])
-            for one in chosen
+        return self._recall(funnel, asked), [
+            Kept(to_item(one.value, [one.provenance] if one.provenance else []))
+            for one in once
             if isinstance(one, Kept)
-        )
-        source = self.source
-        items = with_authors(items, source.site, source.users_file, problems.tell)
-        return Built(items, funnel, recall, problems, counts)
+        ]
 
     # ------------------------------------------------------------ before the model
 
     def _look(
-        self, file: IO[bytes], funnel: Funnel, problems: Problems, counts: ReadCounts
+        self, spool: Spool[_Candidate], funnel: Funnel, problems: Problems, counts: ReadCounts
     ) -> list[int]:
         """Write what is to be asked about into a file; where each begins in it."""
         unusable: Counter[str] = Counter()
@@ -172,8 +233,8 @@ class ForumJob:
                 case Kept(_, how):
                     sent[how] += 1
                     lot = f"limit {self.settings.prefilter.seed} {thread.source} {thread.id}"
-                    offsets.append((draw(lot), file.tell(), how))
-                    pickle.dump(_Candidate(readable(thread), how), file)
+                    at = spool.put(_Candidate(readable(thread), how))
+                    offsets.append((draw(lot), at, how))
         usable_ones = sum(sent.values()) + sum(unseen.values())
         funnel.counted("usable threads", {"": usable_ones}, unusable)
         funnel.counted("pre-filter", sent, unseen)
@@ -185,16 +246,6 @@ class ForumJob:
         beyond = Counter({"beyond max_threads": len(offsets) - len(within)})
         funnel.counted("limit", ways, +beyond)
         return sorted(at for _, at, _ in within)
-
-    def _lots(self, file: IO[bytes], offsets: Sequence[int]) -> Iterator[list[_Candidate]]:
-        def load(at: int) -> _Candidate:
-            file.seek(at)
-            one: _Candidate = pickle.load(file)  # noqa: S301  # written by this process
-            return one
-
-        them = map(load, offsets)
-        while lot := list(islice(them, LOT_BATCHED if self.asker.in_batches else LOT)):
-            yield lot
 
     def _recall(
         self, funnel: Funnel, asked: Sequence[tuple[str, Kept[Notes] | Dropped | Failed]]
@@ -217,21 +268,22 @@ class ForumJob:
             missed=n("sample", xy=True),
         )
 
-    # ------------------------------------------------------------ after it
 
-    def _with_controls(self, kept: Sequence[Kept[Notes]]) -> list[Kept[Notes] | Dropped]:
-        """No more controls than their share, drawn by a hash of their ids."""
-        share, seed = self.settings.controls, self.settings.prefilter.seed
-        n_xy = sum(one.value.kind == "xy" for one in kept)
-        wanted = int(n_xy * share / (1 - share) + 1e-9)
-        controls = [one.value.thread.id for one in kept if one.value.kind == "control"]
-        taken = set(sorted(controls, key=lambda name: draw(f"control {seed} {name}"))[:wanted])
-        return [
-            one
-            if one.value.kind == "xy" or one.value.thread.id in taken
-            else Dropped("controls beyond their share")
-            for one in kept
-        ]
+def _stand_in(thread: Thread) -> Item:
+    """An item such as might be made of a thread, with all of its answers to judge: for a bill."""
+    names = named_answers(thread)
+    words = "word " * 25
+    posts = [post for post in names.values() if post.text.strip()]
+    return Item(
+        id=f"{thread.source}-{thread.id}",
+        query=thread.query,
+        stated_request=f"stated {words}",
+        intended_request=f"intended {words}",
+        misconception=f"misconception {words}",
+        stated_solutions=(words,),
+        intended_solutions=(words,),
+        references=tuple(Reference(text=post.text, kind="goal_focused") for post in posts),
+    )
 
 
 def _licensed(one: Kept[Notes]) -> Kept[Notes] | Dropped:
@@ -246,27 +298,11 @@ def _rank(thread: Thread) -> tuple[int, int, str]:
     return -thread.question.score, number, thread.id
 
 
-def _without_duplicates(kept: Sequence[Kept[Notes]]) -> list[Kept[Notes] | Dropped]:
-    """Of near-duplicate queries the first one, in the order given."""
-    like: dict[int, list[int]] = defaultdict(list)
-    for later, earlier in near_duplicates([one.value.thread.query for one in kept]):
-        like[later].append(earlier)
-    out: set[int] = set()
-    for i in range(len(kept)):
-        if any(earlier not in out for earlier in like[i]):
-            out.add(i)
-    return [Dropped("near-duplicate query") if i in out else one for i, one in enumerate(kept)]
-
-
 # ---------------------------------------------------------------- the folder
 
 
 def write(built: Built, job: ForumJob, folder: Path) -> None:
     """Write `items.jsonl`, `funnel.json` and `card.md`; each is there as a whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    items = sorted(built.items, key=lambda item: (len(item.id), item.id))
-    lines = [json.dumps(item.model_dump(mode="json"), ensure_ascii=False) for item in items]
-    _put(folder / "items.jsonl", "".join(f"{line}\n" for line in lines))
     recall = built.recall
     facts = {
         "source": job.source.path.name,
@@ -277,15 +313,18 @@ def write(built: Built, job: ForumJob, folder: Path) -> None:
         "unusable_rows": built.problems.count,
         "funnel": built.funnel.to_dict(),
         "prefilter_recall": {"value": recall.value, "interval": recall.interval},
+        "gates": built.gates.to_dict(),
     }
-    _put(folder / "funnel.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
-    _put(
-        folder / "card.md",
-        card(
+    write_folder(
+        folder,
+        built.items,
+        facts,
+        lambda items: card(
             title=f"Items from {job.source.name}",
             made_of=f"{job.source.path.name}, by {job.asker.name_without_url}, prompt {extract_version()}",
             items=items,
             funnel=built.funnel,
+            gates=built.gates,
             facts={
                 **{f"{name} rows": f"{n:,}" for name, n in sorted(built.counts.rows.items())},
                 "rows that could not be used": f"{built.problems.count:,}",
@@ -295,9 +334,3 @@ def write(built: Built, job: ForumJob, folder: Path) -> None:
             problem_count=built.problems.count,
         ),
     )
-
-
-def _put(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_text(text, encoding="utf-8", newline="\n", errors="backslashreplace")
-    beside.replace(path)

@@ -29,6 +29,7 @@ from xyreward.judges.calls import Call, Reply
 from xyreward.markdown import plain
 from xyreward.reading import ReadingProblem
 from xyreward.scoring import run_sync
+from xyreward.store import StoredVerdict
 from xyreward.verdict import FailureKind, JudgeFailure
 
 R = TypeVar("R")
@@ -98,7 +99,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one stage did to the rows that it was given. In = kept + dropped + failed."""
+    """What one stage did to the rows that it was given. In = kept + dropped + failed, unless it `spread`."""
 
     name: str
     rows: int
@@ -109,9 +110,12 @@ class Step:
     """By reason, most first."""
     failed: Mapping[str, int] = field(default_factory=dict)
     """By reason, most first."""
+    spread: bool = False
+    """Each row became any number of others, which `kept` counts: none was dropped or failed."""
 
     def __post_init__(self) -> None:
         out = self.kept + sum(self.dropped.values()) + sum(self.failed.values())
+        out = self.rows if self.spread and out == self.kept else out
         if out != self.rows or (self.how and sum(self.how.values()) != self.kept):
             raise AssertionError(
                 f"{self.name}: {self.rows} rows in, {out} out ({self.kept} kept, by way "
@@ -171,6 +175,19 @@ class Funnel:
             )
         ways = {} if set(kept) <= {""} else _most_first({k: n for k, n in kept.items() if n})
         step = Step(name, rows, total, ways, dropped, failed)
+        self.steps.append(step)
+        return step
+
+    def spread(self, name: str, kept: Mapping[str, int]) -> Step:
+        """The next step, in which each row becomes any number of others.
+
+        Args:
+            name: of the stage.
+            kept: the others, by way ("" where there is one).
+        """
+        rows = self.steps[-1].kept if self.steps else 0
+        ways = {} if set(kept) <= {""} else _most_first({k: n for k, n in kept.items() if n})
+        step = Step(name, rows, sum(kept.values()), ways, spread=True)
         self.steps.append(step)
         return step
 
@@ -262,19 +279,7 @@ class Stage(Generic[R, T]):
             again = []
             for i, (_, found, _) in zip(todo, decided, strict=True):
                 if not isinstance(found, JudgeFailure):
-                    with asker.reading(found):
-                        decision = self.decide(rows[i], json.loads(found.payload))
-                    if isinstance(decision, Kept):
-                        source = Provenance(
-                            stage=self.name,
-                            prompt=self.version,
-                            model=asker.name_without_url,
-                            served_model=found.served_model,
-                            date=found.created[:10],
-                            key=found.key[:16],
-                        )
-                        decision = dataclasses.replace(decision, provenance=source)
-                    outcomes[i] = decision
+                    outcomes[i] = self._decided(rows[i], found, asker)
                 elif found.kind in NO_USE or attempt == TRIES:
                     outcomes[i] = Failed(found.kind, found.detail)
                 else:
@@ -290,6 +295,46 @@ class Stage(Generic[R, T]):
                 "go on"
             )
         return [outcomes[i] for i in range(len(rows))]
+
+    def _decided(self, row: R, found: StoredVerdict, asker: ModelAsker) -> Kept[T] | Dropped:
+        with asker.reading(found):
+            decision = self.decide(row, json.loads(found.payload))
+        if isinstance(decision, Dropped):
+            return decision
+        source = Provenance(
+            stage=self.name,
+            prompt=self.version,
+            model=asker.name_without_url,
+            served_model=found.served_model,
+            date=found.created[:10],
+            key=found.key[:16],
+        )
+        return dataclasses.replace(decision, provenance=source)
+
+    def known(
+        self, rows: Sequence[R], asker: ModelAsker, *, number: int = 0
+    ) -> list[Kept[T] | Dropped | None]:
+        """What the store says of each row, in order; None where `run` would ask. Sends nothing.
+
+        For bills: what a later stage takes hangs on what an earlier one kept.
+
+        Raises:
+            StoreError: the store cannot be used, or holds what this release does not read.
+        """
+        best: list[Kept[T] | Dropped | None] = [None] * len(rows)
+        if not asker._has_store:
+            return best
+        for parameters in asker.endpoint.possible_parameters:
+            questions = self._questions(rows, asker, number, parameters)
+            identities = {q.key: q.identity for q in questions}
+            stored = asker.store.get_many(identities, identities)
+            found = [
+                self._decided(row, stored[q.key], asker) if q.key in stored else None
+                for row, q in zip(rows, questions, strict=True)
+            ]
+            if sum(one is not None for one in found) > sum(one is not None for one in best):
+                best = found
+        return best
 
     def estimate(self, rows: Sequence[R], asker: ModelAsker, *, number: int = 0) -> Estimate:
         """What `run` would take now, with what the store has. Sends nothing.

@@ -185,7 +185,7 @@ def read_threads(
         rows = xml_rows(source.path, problems.tell, root="posts")
         yield from _from_posts(rows, source, problems, counts, work)
         return
-    rows = (_jsonl if source.kind == "jsonl" else _parquet)(source.path, problems)
+    rows = (jsonl_rows if source.kind == "jsonl" else parquet_rows)(source.path, problems)
     first = next(rows, None)
     if first is None:
         if problems.count == told:
@@ -338,7 +338,7 @@ def _sort(
     try:
         for place, row in rows:
             if plain:
-                row = {_COLUMNS.get(_plain(name), name): _as_text(v) for name, v in row.items()}
+                row = {_COLUMNS.get(_plain(name), name): as_text(v) for name, v in row.items()}
             get = row.get
             kind = get("PostTypeId")
             if kind is None and plain:
@@ -519,8 +519,8 @@ def _thread(
     where: str, row: Mapping[str, Any], source: Source, problems: Problems
 ) -> Thread | None:
     try:
-        fields = _fields(row, _THREAD)
-        answers, accepted = [], _as_text(fields.get("accepted")) or None
+        fields = known_fields(row, _THREAD)
+        answers, accepted = [], as_text(fields.get("accepted")) or None
         given = fields.get("answers")
         if not isinstance(given, list):
             raise _Bad(f"answers is {type(given).__name__}, expected a list")
@@ -528,7 +528,7 @@ def _thread(
         for n, one in enumerate(given, start=1):
             if not isinstance(one, Mapping):
                 raise _Bad(f"answers[{n}] is {type(one).__name__}, expected an object")
-            of = _fields(one, _ANSWER)
+            of = known_fields(one, _ANSWER)
             of.setdefault("id", str(n))
             post = _thread_post(of, f"answers[{n}]", source)
             if post.id in ids:
@@ -546,7 +546,7 @@ def _thread(
     tags = fields.get("tags") or ()
     return Thread(
         question=question,
-        title=_as_text(fields.get("title")),
+        title=as_text(fields.get("title")),
         tags=_tags(tags) if isinstance(tags, str) else tuple(map(str, tags)),
         accepted=accepted if accepted in ids else None,
         answers=chosen_answers(answers, accepted),
@@ -555,7 +555,13 @@ def _thread(
     )
 
 
-def _fields(row: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+def known_fields(row: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    """What of a row is known, by our names.
+
+    Args:
+        row: columns as a file has them; None is nothing.
+        names: ours -> those of files, in lower case without `_` and `-`; the first that is there is taken.
+    """
     plain = {_plain(name): value for name, value in row.items() if value is not None}
     found = {}
     for ours, theirs in names.items():
@@ -575,24 +581,26 @@ def _thread_post(fields: Mapping[str, Any], name: str, source: Source) -> Post:
     if not math.isfinite(score) or score != int(score):
         raise _Bad(f"{name}.score is {score!r:.40}, expected a whole number")
     texts = {
-        k: _as_text(fields.get(k)) for k in ("id", "author", "author_id", "licence", "link", "date")
+        k: as_text(fields.get(k)) for k in ("id", "author", "author_id", "licence", "link", "date")
     }
     if len(texts["id"]) > LONGEST_ID:
         raise _Bad(f"{name}.id has {len(texts['id']):,} characters, expected at most {LONGEST_ID}")
     texts["licence"] = texts["licence"] or source.licence
-    return Post(html=body, score=int(score), is_html=_is_html(body), **texts)
+    return Post(html=body, score=int(score), is_html=looks_like_html(body), **texts)
 
 
-def _is_html(text: str) -> bool:
+def looks_like_html(text: str) -> bool:
+    """Whether a text has tags that posts and articles have."""
     return "</" in text and any(
         tag in text.lower() for tag in ("<p>", "<pre", "<a ", "<li>", "<code>")
     )
 
 
-def _as_text(value: Any) -> Any:
-    if value is None:
+def as_text(value: Any) -> Any:
+    """A value of a row as text; empty for None and NaN."""
+    if value is None or value != value:  # NaN: a gap, as pandas has it
         return ""
-    if isinstance(value, float) and value == int(value):
+    if isinstance(value, float) and math.isfinite(value) and value == int(value):
         value = int(value)  # a column of whole numbers with gaps, as pandas has it
     return value if isinstance(value, str) else str(value)
 
@@ -606,7 +614,8 @@ def _plain(name: object) -> str:
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
-def _jsonl(path: Path, problems: Problems) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def jsonl_rows(path: Path, problems: Problems) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The objects of a file with their lines, from 1; `problems` gets the lines that are none."""
     with path.open("rb") as file:
         begins = file.read(8)
         if (form := packed(begins)) is not None or begins.startswith(_UTF_16):
@@ -642,7 +651,8 @@ def _jsonl(path: Path, problems: Problems) -> Iterator[tuple[int, Mapping[str, A
             yield number, row
 
 
-def _parquet(path: Path, problems: Problems) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def parquet_rows(path: Path, problems: Problems) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The rows of a file with their numbers, from 1; `problems` gets what cannot be read."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

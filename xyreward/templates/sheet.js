@@ -1,7 +1,5 @@
-const units = data.units;
-const byUnit = new Map(units.map((unit, index) => [unit.unit, index]));
-const KEPT = `xyreward-sheet-${data.sheet}`;
-
+const MADE = "labels", THING = "answer";
+const LEFT = (n) => `${number.format(n)} ${n === 1 ? "is without all of its" : "are without all of theirs"}`;
 const YES_NO = [[true, "yes", "y"], [false, "no", "n"]];
 const FOCUS = data.focus.map((name) => [name, name, name[0]]);
 const QUESTIONS = {
@@ -14,7 +12,6 @@ const options = (unit, label) => QUESTIONS[label][1].filter(([value]) =>
   // Where what is asked is what is wanted there is no other goal to concentrate on.
   !(label === "focus" && value === "intended" && !unit.ask.includes("has_intended_solution")));
 
-let at = 0;
 let labels = {};  // unit -> label -> value
 let set = [];  // labels of this answer in the order in which they were set
 let shown = true;
@@ -22,40 +19,17 @@ let shown = true;
 const of = (unit) => labels[unit.unit] || {};
 const done = (unit) => unit.ask.every((label) => label in of(unit));
 const current = (unit) => unit.ask.find((label) => !(label in of(unit)));
+const state = () => ({ shown, labels });
 
-function say(text, bad) {
-  byId("message").textContent = text;
-  byId("message").className = bad ? "bad" : "";
-}
-
-// ------------------------------------------------------------ progress that is kept
-
-function keep() {
-  try {
-    localStorage.setItem(KEPT, JSON.stringify({ annotator: byId("annotator").value, at, shown, labels }));
-  } catch {
-    say("This browser does not keep labels. Save them to a file before you close the page.", true);
+function recallState(kept) {
+  shown = kept.shown !== false;
+  for (const [name, given] of Object.entries(kept.labels || {})) {
+    if (byUnit.has(name)) take(units[byUnit.get(name)], given);
   }
 }
 
 function valid(unit, label, value) {
   return unit.ask.includes(label) && options(unit, label).some(([one]) => one === value);
-}
-
-function recall() {
-  let kept = null;
-  try {
-    kept = JSON.parse(localStorage.getItem(KEPT));
-  } catch {
-    say("Labels kept in this browser cannot be read.", true);
-  }
-  if (!kept || typeof kept !== "object") return;
-  if (typeof kept.annotator === "string") byId("annotator").value = kept.annotator;
-  if (Number.isInteger(kept.at) && kept.at >= 0 && kept.at < units.length) at = kept.at;
-  shown = kept.shown !== false;
-  for (const [name, given] of Object.entries(kept.labels || {})) {
-    if (byUnit.has(name)) take(units[byUnit.get(name)], given);
-  }
 }
 
 function take(unit, given) {
@@ -64,21 +38,17 @@ function take(unit, given) {
   return taken.length;
 }
 
-// ------------------------------------------------------------ what is shown
+const takeRow = (unit, given) => take(unit, given.labels);
 
-const text = (name, value) => make("p", { class: name, dir: "auto" }, value);
+// ------------------------------------------------------------ what is shown
 
 function show() {
   const unit = units[at];
   set = unit.ask.filter((label) => label in of(unit));
-  byId("where").textContent = `Answer ${number.format(at + 1)} of ${number.format(units.length)}`;
-  byId("previous").disabled = at === 0;
-  byId("next").disabled = at === units.length - 1;
-  byId("query").replaceChildren(...unit.query.flatMap((turn) => [
-    ...(unit.query.length > 1 ? [make("p", { class: "role" }, turn.role)] : []), text("turn", turn.text)]));
+  showPlace();
+  byId("query").replaceChildren(...turns(unit.query));
   if (byId("notes")) {
-    byId("notes").replaceChildren(...(unit.notes || []).flatMap(([heading, texts]) =>
-      [make("h4", {}, heading), ...texts.map((one) => text("note", one))]));
+    byId("notes").replaceChildren(...texts(unit.notes || []));
     byId("notes").hidden = !shown || !unit.notes;
     byId("toggle").hidden = !unit.notes;
     byId("toggle").textContent = `${shown ? "Hide" : "Show"} notes on the question`;
@@ -115,9 +85,7 @@ function mark() {
       input.checked = of(unit)[label] === value;
     }
   }
-  const complete = units.filter(done).length;
-  byId("progress").value = complete;
-  byId("count").textContent = `${number.format(complete)} of ${number.format(units.length)}`;
+  showProgress();
 }
 
 // ------------------------------------------------------------ what is done
@@ -141,24 +109,6 @@ function takeBack() {
   mark();
 }
 
-function go(to) {
-  if (to < 0 || to >= units.length || to === at) return;
-  at = to;
-  say("");
-  keep();
-  show();
-  window.scrollTo(0, 0);
-  byId("where").focus({ preventScroll: true });
-}
-
-function goOpen() {
-  for (let step = 1; step <= units.length; step += 1) {
-    const place = (at + step) % units.length;
-    if (!done(units[place])) return go(place);
-  }
-  return say("All answers have their labels. Save them to a file.");
-}
-
 function toggle() {
   if (!byId("notes")) return;
   shown = !shown;
@@ -168,6 +118,7 @@ function toggle() {
 
 function row(unit, annotator) {
   const given = { ...of(unit) };
+  if (!Object.keys(given).length) return null;
   // One request: its solution serves as both.
   if (!unit.ask.includes("has_intended_solution") && "has_stated_solution" in given) {
     given.has_intended_solution = given.has_stated_solution;
@@ -176,81 +127,13 @@ function row(unit, annotator) {
   return { ...unit.row, answer: unit.answer, annotator, labels: ordered, unit: unit.unit, sheet: data.sheet };
 }
 
-function save() {
-  const annotator = byId("annotator").value.trim();
-  if (!annotator) {
-    say("Write your name first: it tells your labels from those of others.", true);
-    byId("annotator").focus();
-    return;
-  }
-  const some = units.filter((unit) => Object.keys(of(unit)).length);
-  if (!some.length) {
-    say("There is no label to save yet.", true);
-    return;
-  }
-  const lines = some.map((unit) => `${JSON.stringify(row(unit, annotator))}\n`);
-  const link = make("a", { download: `labels-${annotator.replace(/[^\p{L}\p{N}]+/gu, "-")}-${data.sheet}.jsonl` });
-  link.href = URL.createObjectURL(new Blob(lines, { type: "application/jsonl" }));
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 60000);
-  const left = units.length - units.filter(done).length;
-  say(`Saved labels of ${number.format(some.length)} answers${left ? `; ${number.format(left)} are without all of theirs` : ""}.`);
-}
-
-async function load(file) {
-  const rows = [];
-  try {
-    for (const line of (await file.text()).split("\n")) {
-      if (line.trim()) rows.push(JSON.parse(line));
-    }
-  } catch {
-    return say("Not loaded: this is no file of labels (one JSON object per line).", true);
-  }
-  const known = rows.filter((one) => one && byUnit.has(one.unit));
-  const names = [...new Set(known.map((one) => String(one.annotator || "")))];
-  const mine = byId("annotator").value.trim();
-  if (!known.length) return say("Not loaded: no row of this file is of this sheet.", true);
-  if (names.length > 1 || (mine && names[0] !== mine)) {
-    return say(`Not loaded: these are the labels of ${names.join(", ")}. Everybody has a file of their own.`, true);
-  }
-  byId("annotator").value = names[0];
-  const taken = known.filter((one) => take(units[byUnit.get(one.unit)], one.labels)).length;
-  keep();
-  show();
-  const others = rows.length - taken;
-  return say(`Loaded labels of ${number.format(taken)} answers${others ? `; ${number.format(others)} rows are not of this sheet or have no labels` : ""}.`);
-}
-
-document.addEventListener("keydown", (event) => {
-  const target = event.target;
-  const typing = target.tagName === "INPUT" && target.type !== "radio";
-  if (typing && event.key === "Escape") target.blur();
-  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-  const pressed = event.key.toLowerCase();
+if (byId("toggle")) byId("toggle").addEventListener("click", toggle);
+begin((pressed) => {
   const asked = current(units[at]);
   const option = asked && options(units[at], asked).find(([, , key]) => key === pressed);
   if (option) put(asked, option[0]);
   else if (pressed === "backspace") takeBack();
-  else if (pressed === "j" || (pressed === "enter" && target.tagName !== "BUTTON" && target.tagName !== "A")) go(at + 1);
-  else if (pressed === "k") go(at - 1);
-  else if (pressed === "x") goOpen();
   else if (pressed === "g") toggle();
-  else if (pressed === "d") save();
-  else return;
-  event.preventDefault();
+  else return false;
+  return true;
 });
-byId("previous").addEventListener("click", () => go(at - 1));
-byId("next").addEventListener("click", () => go(at + 1));
-byId("open").addEventListener("click", goOpen);
-byId("save").addEventListener("click", save);
-byId("annotator").addEventListener("input", keep);
-byId("labels").addEventListener("submit", (event) => event.preventDefault());
-byId("load").addEventListener("change", async (event) => {
-  const [file] = event.target.files;
-  if (file) await load(file);
-  event.target.value = "";
-});
-if (byId("toggle")) byId("toggle").addEventListener("click", toggle);
-
-recall();
-show();

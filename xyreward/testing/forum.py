@@ -25,11 +25,17 @@ from xml.sax.saxutils import quoteattr
 from xyreward.fence import parse_fences
 
 FORUM_KINDS: Mapping[str, int] = {
-    "xy": 150,  # an answer turns to another goal and says why, in phrases that the pre-filter knows
+    "xy": 124,  # an answer turns to another goal and says why, in phrases that the pre-filter knows
     "xy_quiet": 20,  # in none of these phrases
+    "says_goal": 5,  # as xy; the query says the goal
+    "says_why": 4,  # as xy; the query says why what is asked will not do
+    "not_inferred": 6,  # as xy; nobody infers the goal from the query
+    "relabelled": 4,  # as xy; a second reading sees no hidden goal
+    "weak_goal": 4,  # as xy; to the judge the goal-focused answer has another focus
+    "weak_literal": 3,  # as xy; to the judge the literal answer serves the goal, too
     "duplicate": 30,  # as xy; the query is that of an xy thread, but for a word
     "unlicensed": 10,  # as xy; a post has no licence
-    "sufficient": 480,  # the answers do what was asked
+    "sufficient": 480,  # the answers do what was asked; to the judge, not in every tenth
     "sufficient_marked": 120,  # with phrases that the pre-filter knows
     "says_no": 10,  # no answer does it, and none serves another goal
     "no_other_goal": 40,  # the answers say why it will not do, and no more
@@ -44,7 +50,7 @@ FORUM_KINDS: Mapping[str, int] = {
 
 SITE = "forum.example"
 
-_NOUNS = (
+NOUNS = (
     "anchor arrow atlas badge basket beacon bellow bracket bridge bucket buffer cabin cable candle "
     "canvas carton cellar chapel cinder circle clamp cobalt column compass copper corner cradle "
     "crystal curtain dagger danube decoy diesel dipper donkey drawer easel ember engine fabric falcon "
@@ -57,10 +63,15 @@ _NOUNS = (
     "spiral spring summit tablet tackle temple thimble ticket timber tunnel turbine valley velvet "
     "vessel walnut wicker willow window zenith zipper "
 )
-_VERBS = (
+VERBS = (
     "align bundle carve divide empty fasten gather index join label measure pack rotate sort trim "
     "wrap "
 )
+
+_TELLS = {
+    "says_goal": "<p>I must reach that goal.</p>\n",
+    "says_why": "<p>I know that it does not lead to any goal.</p>\n",
+}
 
 Role = str
 """Of an answer: `literal`, `goal` (with its reason), `goal_only`, `why`, `noise`."""
@@ -75,7 +86,21 @@ _ROLES: Mapping[str, Sequence[Role]] = {
     "voted_down": ("literal", "noise"),
 }
 _AS_XY = frozenset(
-    {"xy", "xy_quiet", "duplicate", "unlicensed", "too_long", "invents_quote", "talks"}
+    {
+        "xy",
+        "xy_quiet",
+        "says_goal",
+        "says_why",
+        "not_inferred",
+        "relabelled",
+        "weak_goal",
+        "weak_literal",
+        "duplicate",
+        "unlicensed",
+        "too_long",
+        "invents_quote",
+        "talks",
+    }
 )
 
 
@@ -194,55 +219,118 @@ class ForumPlan:
                 file.write(json.dumps(row) + "\n")
 
     def reply(self, body: dict[str, Any]) -> Mapping[str, Any] | str | None:
-        """What the model says to a request: for `FakeAPI(reply=...)`. None to what is no extraction."""
-        parts = parse_fences(_last_text(body))
+        """What the model says to a request: for `FakeAPI(reply=...)`. None to what is no request of a build.
+
+        It reads threads, infers and compares goals, labels, and judges answers.
+        """
+        parts = parse_fences(last_text(body))
         found = re.search(r"\bcase (\d+)\b", parts[0].text) if parts else None
         if found is None:
             return None
         thread = self.threads[int(found[1])]
-        if thread.kind == "talks":
-            return "What a nice thread."
-        texts = {part.name.removeprefix("answer-"): part.text for part in parts[1:]}
-        roles: dict[Role, list[str]] = {}
-        for name, text in texts.items():
-            number = re.search(r"\bNote (\d+)\b", text)
-            assert number is not None
-            role = next(a.role for a in thread.answers if a.id == int(number[1]))
-            roles.setdefault(role, []).append(name)
-
-        def quote(name: str) -> str:
-            if thread.kind == "invents_quote":
-                return "these words stand in no answer at all"
-            return texts[name].split(". ")[0]
-
-        def solutions(*of: Role) -> list[dict[str, str]]:
-            return [
-                {
-                    "answer": name,
-                    "quote": quote(name),
-                    "text": f"Do what {name} says in case {thread.number}.",
-                }
-                for role in of
-                for name in roles.get(role, ())
-            ]
-
-        sufficient = thread.kind in ("sufficient", "sufficient_marked", "says_no")
+        if parts[0].name == "question":
+            return _notes(thread, {p.name.removeprefix("answer-"): p.text for p in parts[1:]})
+        texts = {part.name: part.text for part in parts}
+        if "answer" in texts:
+            return _verdict(thread, texts["answer"])
+        if "first" in texts:
+            both = {texts[name].replace("Get to", "Reach") for name in ("first", "second")}
+            return {"reason": "As planned.", "same": len(both) == 1}
+        hidden = thread.kind in _AS_XY and thread.kind != "relabelled"
+        if "answer-a" in texts:
+            return {
+                "reading": "As planned.",
+                "stated_request": _asked(thread),
+                "hidden_goal": hidden,
+                "intended_request": _wanted(thread) if hidden else "",
+            }
+        elsewhere = f"Be elsewhere in case {thread.number}."
+        goal = _wanted(thread).replace("Reach", "Get to")
         return {
             "reading": "As planned.",
-            "sufficient": sufficient,
-            "stated_request": f"Do the asked thing of case {thread.number}.",
-            "intended_request": "" if sufficient else f"Reach the goal of case {thread.number}.",
-            "misconception": "" if sufficient else "The asked thing does not lead to the goal.",
-            "stated_solutions": solutions("literal"),
-            "intended_solutions": [] if sufficient else solutions("goal", "goal_only"),
-            "misconception_evidence": []
-            if sufficient
-            else [
-                {"answer": name, "quote": quote(name)}
-                for role in ("goal", "why")
-                for name in roles.get(role, ())
-            ],
+            "goal": elsewhere if thread.kind == "not_inferred" else goal,
         }
+
+
+def _asked(thread: PlannedThread) -> str:
+    return f"Do the asked thing of case {thread.number}."
+
+
+def _wanted(thread: PlannedThread) -> str:
+    return f"Reach the goal of case {thread.number}."
+
+
+def _role(thread: PlannedThread, text: str) -> Role:
+    """What an answer is, by its text as a model sees it."""
+    number = re.search(r"\bNote (\d+)\b", text)
+    assert number is not None
+    return next(a.role for a in thread.answers if a.id == int(number[1]))
+
+
+def _notes(thread: PlannedThread, texts: Mapping[str, str]) -> Mapping[str, Any] | str:
+    """What the model notes of a thread, its answers by their names."""
+    if thread.kind == "talks":
+        return "What a nice thread."
+    roles: dict[Role, list[str]] = {}
+    for name, text in texts.items():
+        roles.setdefault(_role(thread, text), []).append(name)
+
+    def quote(name: str) -> str:
+        if thread.kind == "invents_quote":
+            return "these words stand in no answer at all"
+        return texts[name].split(". ")[0]
+
+    def solutions(*of: Role) -> list[dict[str, str]]:
+        return [
+            {
+                "answer": name,
+                "quote": quote(name),
+                "text": f"Do what {name} says in case {thread.number}.",
+            }
+            for role in of
+            for name in roles.get(role, ())
+        ]
+
+    sufficient = thread.kind in ("sufficient", "sufficient_marked", "says_no")
+    return {
+        "reading": "As planned.",
+        "sufficient": sufficient,
+        "stated_request": _asked(thread),
+        "intended_request": "" if sufficient else _wanted(thread),
+        "misconception": "" if sufficient else "The asked thing does not lead to the goal.",
+        "stated_solutions": solutions("literal"),
+        "intended_solutions": [] if sufficient else solutions("goal", "goal_only"),
+        "misconception_evidence": []
+        if sufficient
+        else [
+            {"answer": name, "quote": quote(name)}
+            for role in ("goal", "why")
+            for name in roles.get(role, ())
+        ],
+    }
+
+
+def _verdict(thread: PlannedThread, text: str) -> Mapping[str, Any]:
+    """What a judge says of an answer."""
+    role, control = _role(thread, text), thread.kind not in _AS_XY
+    serves = {"goal": "intended", "literal": "stated"}.get(role, "neither")
+    focus = "stated" if control or thread.kind == "weak_goal" else serves
+    if thread.kind == "weak_literal" and role == "literal":
+        serves = "both"
+    if control and thread.number % 10 == 0:
+        serves = "neither"
+    return verdict_reply(text.split(". ")[0], serves, focus, identifies=role == "goal")
+
+
+def verdict_reply(quote: str, serves: str, focus: str, *, identifies: bool) -> dict[str, Any]:
+    """What a judge replies of an answer with one suggestion."""
+    return {
+        "suggestions": [{"quote": quote, "reason": "As planned.", "serves": serves}],
+        "focus_reason": "As planned.",
+        "focus": focus,
+        "misconception_reason": "As planned.",
+        "identifies_misconception": identifies,
+    }
 
 
 def forum_plan(counts: Mapping[str, int] = FORUM_KINDS, *, seed: int = 0) -> ForumPlan:
@@ -276,8 +364,8 @@ def xml_row(row: Mapping[str, str]) -> str:
 def _planned(
     number: int, kind: str, rng: random.Random, original: PlannedThread | None
 ) -> PlannedThread:
-    words = rng.sample(_NOUNS.split(), 30)
-    verb = rng.choice(_VERBS.split())
+    words = rng.sample(NOUNS.split(), 30)
+    verb = rng.choice(VERBS.split())
     title = f"How to {verb} the {words[0]} of a {words[1]} & its <{words[2]}>?"
     html = (
         f"<p>In case {number} my {' '.join(words[3:9])} has a {words[9]} \u2014 &quot;{words[10]}&quot;. The "
@@ -289,6 +377,7 @@ def _planned(
     if original is not None:
         title = original.title
         html = original.html.replace(f"case {original.number}", f"case {number}")
+    html += _TELLS.get(kind, "")
     if kind == "too_long":
         html += f"<pre><code>{'0123456789 ' * 3000}</code></pre>\n"
     base = 10 * (number + 1)
@@ -378,7 +467,8 @@ def _base(
     return row
 
 
-def _last_text(body: Mapping[str, Any]) -> str:
+def last_text(body: Mapping[str, Any]) -> str:
+    """The text of a request's last message."""
     content = body["messages"][-1]["content"]
     if isinstance(content, str):
         return content
