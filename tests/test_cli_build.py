@@ -217,8 +217,9 @@ def test_ended_while_its_batch_is_on_its_way_it_pays_for_no_second_one(
     run: Run, plan: ForumPlan, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test-51d0b7a2c39e8f64")
+    # Without gates there is one stage, and so one batch.
+    alone = ("--batches", "--inferences", "0", "--second-pass", "0")
     with FakeAPI(reply=plan.reply, batch_seconds=4.0) as api:
-        alone = ("--batches", "--inferences", "0", "--second-pass", "0")  # every stage has batches
         process = start(*batched(api, "out", *alone))
         until = time.monotonic() + 100
         while api.stats.batches == 0:

@@ -342,7 +342,8 @@ def test_jsonl_that_is_no_lines_of_text_costs_one_line_of_complaint(
         file.write_bytes(data)
         problems = Problems()
         assert list(read_threads(Source(file), problems)) == []
-        assert says in problems.lines[0]
+        [line] = problems.lines
+        assert says in line
     monkeypatch.setattr("xyreward.construct.thread_files.LONGEST_LINE", 1000)
     file.write_bytes(
         b"\xef\xbb\xbf"

@@ -31,7 +31,7 @@ from xyreward.construct.job import (
     Bill,
     Spool,
     check_controls,
-    lot_size,
+    lot_of,
     without_duplicates,
     write_folder,
 )
@@ -143,14 +143,18 @@ class ForumJob:
         with tempfile.TemporaryFile() as file:
             spool: Spool[_Candidate] = Spool(file)
             offsets = self._look(spool, funnel, Problems(self.settings.strict), ReadCounts())
-            for lot in spool.lots(offsets, lot_size(self.asker)):
+            for lot in spool.lots(offsets, lot_of(self.asker)):
                 found = extraction().estimate([one.thread for one in lot], self.asker)
                 total = found if total is None else total + found
             if total is None:
                 return funnel, []
             at_most = ""
             if total.calls:
-                items = [_stand_in(one.thread) for lot in spool.lots(offsets) for one in lot]
+                items = [
+                    _stand_in(one.thread)
+                    for lot in spool.lots(offsets, lot_of(self.asker))
+                    for one in lot
+                ]
                 at_most = f"as if all {len(items):,} threads became items with a hidden goal"
             else:  # all replies are there, so that nothing is asked
                 _, rows = self._extracted(spool, offsets, funnel, lambda _: None)
@@ -187,7 +191,7 @@ class ForumJob:
         tick = begin(len(offsets))
         asked: list[tuple[str, Kept[Notes] | Dropped | Failed]] = []
         stage = extraction()
-        for lot in spool.lots(offsets, lot_size(self.asker)):
+        for lot in spool.lots(offsets, lot_of(self.asker)):
             outcomes = stage.run([one.thread for one in lot], self.asker, on_reply=tick)
             asked += zip((one.how for one in lot), outcomes, strict=True)
         funnel.add("extraction", (outcome for _, outcome in asked))

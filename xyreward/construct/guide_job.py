@@ -37,7 +37,7 @@ from xyreward.construct.job import (
     Spool,
     check_controls,
     in_lots,
-    lot_size,
+    lot_of,
     without_duplicates,
     write_folder,
 )
@@ -158,7 +158,7 @@ class GuideJob:
         with tempfile.TemporaryFile() as file:
             spool: Spool[Task] = Spool(file)
             offsets = self._look(spool, funnel, Problems(self.settings.strict), Counter())
-            for tasks in spool.lots(offsets, lot_size(self.asker)):
+            for tasks in spool.lots(offsets, lot_of(self.asker)):
                 bills["writing"].append(writing().estimate(tasks, self.asker))
                 drafts: list[Draft] = []
                 for task, found in zip(tasks, writing().known(tasks, self.asker), strict=True):
@@ -239,7 +239,7 @@ class GuideJob:
             offsets = self._look(spool, funnel, problems, counts)
             tick = begin(len(offsets))
             written: list[Kept[tuple[Draft, ...]] | Dropped | Failed] = []
-            for lot in spool.lots(offsets, lot_size(self.asker)):
+            for lot in spool.lots(offsets, lot_of(self.asker)):
                 written += writing().run(lot, self.asker, on_reply=tick)
         funnel.add("writing", written)
         drafts = [
@@ -267,7 +267,7 @@ class GuideJob:
         tick = begin(len(rows))
         return [
             outcome
-            for lot in in_lots(rows, lot_size(self.asker))
+            for lot in in_lots(rows, lot_of(self.asker))
             for outcome in stage.run(lot, self.asker, on_reply=tick)
         ]
 

@@ -32,6 +32,11 @@ LOT_BATCHED = 10_000
 """The same for message batches, of which each may take hours."""
 
 
+def lot_of(asker: ModelAsker) -> int:
+    """How many rows this model is asked about together."""
+    return LOT_BATCHED if asker.in_batches else LOT
+
+
 def check_controls(share: float) -> None:
     """Raises ConfigError where `share` is no share of controls among items."""
     if not 0 <= share < 1:
@@ -50,7 +55,7 @@ class Spool(Generic[T]):
         pickle.dump(row, self._file)
         return at
 
-    def lots(self, offsets: Sequence[int], size: int = LOT) -> Iterator[list[T]]:
+    def lots(self, offsets: Sequence[int], size: int) -> Iterator[list[T]]:
         """The rows that begin at `offsets`, in that order, up to `size` at a time."""
         yield from in_lots(map(self._load, offsets), size)
 
@@ -60,12 +65,7 @@ class Spool(Generic[T]):
         return row
 
 
-def lot_size(asker: ModelAsker) -> int:
-    """How many rows it is asked about together."""
-    return LOT_BATCHED if asker.in_batches else LOT
-
-
-def in_lots(rows: Iterable[T], size: int = LOT) -> Iterator[list[T]]:
+def in_lots(rows: Iterable[T], size: int) -> Iterator[list[T]]:
     """Rows in their order, up to `size` at a time."""
     them = iter(rows)
     while lot := list(islice(them, size)):

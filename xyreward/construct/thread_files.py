@@ -175,7 +175,7 @@ def read_threads(
         DataError: `problems.strict`, and something cannot be used; or there is no column that can be read.
         OSError: no room on the disk, or the file cannot be read.
     """
-    counts = counts or ReadCounts()
+    counts, told = counts or ReadCounts(), problems.count
     if problems.strict and source.users_file is not None:
         # Names are looked up after the model has been paid; what is wrong is wanted before.
         for _ in user_rows(source.users_file, problems.tell):
@@ -188,7 +188,8 @@ def read_threads(
     rows = (jsonl_rows if source.kind == "jsonl" else parquet_rows)(source.path, problems)
     first = next(rows, None)
     if first is None:
-        problems.tell(f"{source.path.name}: holds no rows")
+        if problems.count == told:
+            problems.tell(f"{source.path.name}: holds no rows")
         return
     names = {_plain(name) for name in first[1]}
     rows = _chain(first, rows)
@@ -358,7 +359,7 @@ def _sort(
                 others += 1
                 continue
             body = get("Body")
-            if not body or not _NUMBERS.fullmatch(f"{name} {thread} {get('Score')}"):
+            if not body or not thread or not _NUMBERS.fullmatch(f"{name} {thread} {get('Score')}"):
                 problems.tell(f"{source.place(place)}: {_wrong(row, kind)}; left out")
                 continue
             # Not the number itself: ids may all be multiples of ten. Knuth's multiplicative hash.

@@ -190,7 +190,9 @@ class FakeAPI:
 
     def _run(self, ready: threading.Event) -> None:
         try:
-            asyncio.run(self._main(ready))
+            # asyncio.run may be another's: Inspect replaces it by one that leaves its loop open.
+            with asyncio.Runner() as runner:
+                runner.run(self._main(ready))
         except BaseException as problem:
             self._failure = problem
             if ready.is_set():  # nobody waits for it any more
