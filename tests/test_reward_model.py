@@ -12,13 +12,13 @@ from test_recipes import launch
 
 from xyreward import Item, build_pairs, load_judge, reward_model, score
 from xyreward.compare import ranking
-from xyreward.config import Places, RewardModelRecipe, dump_yaml, load_config
+from xyreward.config import Arguments, Places, RewardModelRecipe, dump_yaml, load_config
 from xyreward.errors import ConfigError, DataError, JudgeError
 from xyreward.grpo import load_prompts
 from xyreward.judges.reward_model import FILE, Distilled, RewardModelJudge, load_reader
 from xyreward.locate import fingerprint_of_folder
 from xyreward.pairs import PairSet
-from xyreward.recipe import load_data
+from xyreward.recipe import Run, load_data
 from xyreward.reward_model import TOO_LONG, compare, length_warnings, training_rows
 from xyreward.scoring import Score
 from xyreward.testing import FakeAPI, ScriptedJudge, make_item, tiny_policy
@@ -325,14 +325,19 @@ def test_an_adapter_on_another_base_is_no_judge(
         RewardModelJudge(copy).check([make_item()])
 
 
-def test_a_resumed_run_computes_nothing_anew(finished: tuple[Path, str, str]) -> None:
-    run, path, _ = finished
-    before = (run / "adapter" / FILE).stat().st_mtime_ns
-    done = launch("reward_model", "--config", path, "--resume")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "training: kept from before" in done.stdout
-    assert "comparison: kept from before" in done.stdout
-    assert (run / "adapter" / FILE).stat().st_mtime_ns == before
+def test_a_resumed_run_compares_nothing_anew(
+    finished: tuple[Path, str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, path, _ = finished
+    before = (folder / "adapter" / FILE).stat().st_mtime_ns
+    wanted = load_config(RewardModelRecipe, path)
+    run, data = Run(wanted, Arguments(Path(path), resume=True)), load_data(wanted)
+    held_out = reward_model.load_held_out(wanted, data)
+    reward_model.finish(run, wanted, folder / "adapter", held_out, data, 2048, {})
+    said = capsys.readouterr().out
+    assert "comparison: kept from before" in said
+    assert (folder / "distilled.md").read_text() in said
+    assert (folder / "adapter" / FILE).stat().st_mtime_ns == before
 
 
 def test_grpo_refuses_it_where_labels_are_needed(finished: tuple[Path, str, str]) -> None:
