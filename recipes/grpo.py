@@ -2,6 +2,7 @@
 
     accelerate launch recipes/grpo.py                                   # CPU, nothing to download
     accelerate launch recipes/grpo.py --model runs/dpo-quickstart/adapter --set lora=null
+    accelerate launch recipes/grpo.py --set 'sft={learning_rate: 3.0e-4}'   # a short SFT first
     accelerate launch recipes/grpo.py --resume                          # go on with a stopped run
     accelerate launch recipes/grpo.py --set reward.judge=anthropic:claude-sonnet-5-5 --dry-run
 
@@ -18,6 +19,7 @@ from typing import Any
 from xyreward import grpo, recipe
 from xyreward.config import GRPORecipe, parse_arguments
 from xyreward.judges.asking import nothing_sent
+from xyreward.sft_start import SFTStart
 
 DEFAULT = Path(__file__).parent.parent / "configs/grpo/quickstart.yaml"
 
@@ -31,14 +33,16 @@ def main() -> None:
         settings, lora = grpo.grpo_settings(config, arguments.places)
         data = recipe.load_data(config, dry_run=arguments.dry_run)
         prompts = grpo.load_prompts(config, data)
+        start = None if config.sft is None else SFTStart(config, arguments.places, data, settings)
+    plan = [*grpo.plan(settings, prompts), *([start.plan()] if start else [])]
     if arguments.dry_run:
         cost = grpo.estimate(config, prompts, settings)
-        recipe.print_estimate(config, data, 2, cost, grpo.plan(settings, prompts))
+        recipe.print_estimate(config, data, 2, cost, plan)
         return
     grpo.check_vllm(config, arguments.places)
     run = recipe.Run(config, arguments)
     facts = run.record_data(data, prompts)
-    for line in grpo.plan(settings, prompts):
+    for line in plan:
         run.say(f"== {line}")
     for warning in recipe.control_warnings(config, data):
         run.say(f"== warning: {warning}")
@@ -47,7 +51,12 @@ def main() -> None:
 
     from xyreward.judge_guard import JudgeGuard
 
-    policy = run.load_policy(trainable=True)
+    if start is None:
+        before, policy = None, run.load_policy(trainable=True)
+    else:  # what is evaluated before is the policy without it
+        before, policy, of_start = start.take(run)
+        facts |= of_start
+        lora = None  # GRPO goes on with the adapter that there is now
     settings.chat_template_kwargs = dict(policy.chat_template_kwargs) or None
     functions = grpo.reward_functions(config, policy, prompts)
     guard = JudgeGuard(functions, max_failure_rate=config.reward.max_failure_rate)
@@ -62,8 +71,9 @@ def main() -> None:
             peft_config=lora,
             callbacks=[guard, *audit],
         )
-    with recipe.as_loaded(trainer, lora):
-        before = run.evaluate("before", policy, data)
+    if start is None:
+        with recipe.as_loaded(trainer, lora):
+            before = run.evaluate("before", policy, data)
 
     def ended(log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         guard.check()

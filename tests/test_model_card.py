@@ -21,7 +21,9 @@ def pairs(mini: list[Item]) -> PairSet:
 
 def card(mark: Mark, pairs: PairSet) -> str:
     facts = {"steps": 7, "train hash": "0123456789ab"}
-    return model_card(mark, pairs, facts, {"beta": 0.1, "deepspeed": "/home/ada/x"}, adapter=True)
+    return model_card(
+        mark, pairs, facts, {"beta": 0.1, "deepspeed": "/home/ada/x"}, adapter=True, method="DPO"
+    )
 
 
 def test_the_card_says_base_counts_hashes_and_licences(pairs: PairSet) -> None:

@@ -2,25 +2,26 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors import safe_open
-from test_grpo import config as grpo_config
 from test_recipes import launch
 
-from xyreward import Item, build_pairs, reward_model, score
+from xyreward import Item, build_pairs, load_judge, reward_model, score
 from xyreward.compare import ranking
-from xyreward.config import Places, RewardModelRecipe, dump_yaml, load_config
+from xyreward.config import Arguments, Places, RewardModelRecipe, dump_yaml, load_config
 from xyreward.errors import ConfigError, DataError, JudgeError
 from xyreward.grpo import load_prompts
-from xyreward.judges.reward_model import FILE, load_reader
+from xyreward.judges.reward_model import FILE, Distilled, RewardModelJudge, load_reader
+from xyreward.locate import fingerprint_of_folder
 from xyreward.pairs import PairSet
-from xyreward.recipe import load_data
+from xyreward.recipe import Run, load_data
 from xyreward.reward_model import TOO_LONG, compare, length_warnings, training_rows
 from xyreward.scoring import Score
-from xyreward.testing import FakeAPI, ScriptedJudge, make_item
+from xyreward.testing import FakeAPI, ScriptedJudge, make_item, tiny_policy
 from xyreward.verdict import JudgeFailure
 
 
@@ -295,18 +296,48 @@ def test_an_adapter_without_its_head_is_no_judge(
         {name: value for name, value in weights.items() if "score" not in name},
         copy / "adapter_model.safetensors",
     )
-    with pytest.raises(ConfigError, match="score"):
-        score(make_item(), "Yes.", f"reward_model:{copy}")
+    with pytest.raises(JudgeError, match=r"none of its \d+ weights is of a head"):
+        load_judge(f"reward_model:{copy}")
+    with pytest.raises(ConfigError, match="score"):  # nor is it a model
+        load_reader(str(copy), "query")
 
 
-def test_a_resumed_run_computes_nothing_anew(finished: tuple[Path, str, str]) -> None:
-    run, path, _ = finished
-    before = (run / "adapter" / FILE).stat().st_mtime_ns
-    done = launch("reward_model", "--config", path, "--resume")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "training: kept from before" in done.stdout
-    assert "comparison: kept from before" in done.stdout
-    assert (run / "adapter" / FILE).stat().st_mtime_ns == before
+def test_an_adapter_on_another_base_is_no_judge(
+    finished: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    run, _, _ = finished
+    copy, other = tmp_path / "adapter", tiny_policy(tmp_path / "other", seed=1)
+    shutil.copytree(run / "adapter", copy)
+    mark = json.loads((copy / "xyreward.json").read_text())
+    (copy / "xyreward.json").write_text(json.dumps({**mark, "name": other}))
+    with pytest.raises(JudgeError, match="its files are not those"):
+        load_judge(f"reward_model:{copy}")
+    # The same name, and another model under it.
+    moved = tmp_path / "base"
+    shutil.copytree(mark["name"], moved)
+    (copy / "xyreward.json").write_text(json.dumps({**mark, "name": str(moved)}))
+    said = Distilled.from_json((copy / FILE).read_text())
+    again = replace(said, weights_of=fingerprint_of_folder(copy, without={FILE}))
+    (copy / FILE).write_text(again.to_json())
+    RewardModelJudge(copy).check([make_item()])
+    shutil.copytree(other, moved, dirs_exist_ok=True)
+    with pytest.raises(JudgeError, match="is another model"):
+        RewardModelJudge(copy).check([make_item()])
+
+
+def test_a_resumed_run_compares_nothing_anew(
+    finished: tuple[Path, str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, path, _ = finished
+    before = (folder / "adapter" / FILE).stat().st_mtime_ns
+    wanted = load_config(RewardModelRecipe, path)
+    run, data = Run(wanted, Arguments(Path(path), resume=True)), load_data(wanted)
+    held_out = reward_model.load_held_out(wanted, data)
+    reward_model.finish(run, wanted, folder / "adapter", held_out, data, 2048, {})
+    said = capsys.readouterr().out
+    assert "comparison: kept from before" in said
+    assert (folder / "distilled.md").read_text() in said
+    assert (folder / "adapter" / FILE).stat().st_mtime_ns == before
 
 
 def test_grpo_refuses_it_where_labels_are_needed(finished: tuple[Path, str, str]) -> None:
@@ -353,19 +384,26 @@ def test_a_distilled_judge_that_costs_is_paid_once_and_grpo_on_the_model_asks_no
     # The API is gone, and there is no store to ask.
     monkeypatch.delenv("ANTHROPIC_API_KEY")
     monkeypatch.setenv("XYREWARD_STORE", str(tmp_path / "other.sqlite"))
-    (tmp_path / "grpo").mkdir()
     name = f"reward_model:{run / 'model'}"
-    path = grpo_config(
-        tmp_path / "grpo", tiny, reward={"judge": name}, audit={"judge": "local"},
-    )  # fmt: skip
-    done = launch("grpo", "--config", path)
+    smaller = {
+        "reward.judge": name,
+        "grpo.max_steps": 2,
+        "grpo.max_completion_length": 8,
+        "audit.limit": 2,
+        "audit.max_new_tokens": 8,
+        "evaluation.limit": 2,
+        "evaluation.max_new_tokens": 8,
+    }
+    changes = [part for key, value in smaller.items() for part in ("--set", f"{key}={value}")]
+    target = ["--model", tiny, "--output-dir", str(tmp_path / "grpo/run")]
+    done = launch("grpo", "--config", "configs/grpo/rm.yaml", *target, *changes)
     assert done.returncode == 0, done.stderr[-3000:]
     steps = [
         entry
         for line in (tmp_path / "grpo/run/log.jsonl").read_text().splitlines()
         if "reward" in (entry := json.loads(line))
     ]
-    assert len(steps) == 4
+    assert len(steps) == 2
     assert all(step["judge/failure_rate"] == step["judge/cost_usd"] == 0 for step in steps)
     facts = json.loads((tmp_path / "grpo/run/report.json").read_text())["facts"]
     assert not any(" calls" in fact for fact in facts)

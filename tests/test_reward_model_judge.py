@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from xyreward import Item, Reward, cli, evaluate, load_judge, score
 from xyreward.attack import attack
@@ -46,7 +48,7 @@ def saved(folder: Path, **changes: Any) -> str:
         "scale": SCALE,
         **changes,
     }
-    (target / FILE).write_text(Distilled(**said).to_json())
+    (target / FILE).write_text(Distilled.of(target, **said).to_json())
     return f"reward_model:{target}"
 
 
@@ -159,6 +161,53 @@ def test_one_that_reads_the_goal_sees_it_and_refuses_a_bare_query(tmp_path: Path
     assert one != other
     with pytest.raises(JudgeError, match="bare query"):
         score("How do I get up?", "Yes.", name)
+
+
+def scored(
+    folder: Path, judge: str, rows: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> tuple[object, list[dict[str, Any]]]:
+    """`xyreward score` of a file of rows: its status, and what it wrote."""
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = folder / "out.jsonl"
+    command = ["xyreward", "score", folder / "rows.jsonl", "--judge", judge, "--out", out]
+    monkeypatch.setattr(sys, "argv", [*map(str, command)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    lines = out.read_text().splitlines() if out.exists() else []
+    return ended.value.code, [json.loads(line) for line in lines]
+
+
+def test_the_command_scores_files_with_it_and_bare_queries_where_it_reads_no_more(
+    name: str,
+    tmp_path: Path,
+    mini: list[Item],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "goal").mkdir()
+    reads_goal = saved(tmp_path / "goal", shown="goal")
+    rows = [
+        {"query": mini[0].query_text, "answer": "Yes."},
+        {"item_id": mini[0].id, "answer": "Yes."},
+    ]
+    status, lines = scored(tmp_path, name, rows, monkeypatch)
+    assert status in (0, None)
+    assert (
+        lines[0]["reward"]
+        == lines[1]["reward"]
+        == pytest.approx(score(mini[0], "Yes.", name).reward)
+    )
+    assert all(line["failure"] is None for line in lines)
+    capsys.readouterr()
+
+    (tmp_path / "out.jsonl").unlink()
+    status, lines = scored(tmp_path, reads_goal, rows, monkeypatch)
+    assert (status, lines) == (2, [])
+    said = capsys.readouterr().err
+    assert "1 row brings a query and no item that says what is wanted" in said
+    status, lines = scored(tmp_path, reads_goal, rows[1:], monkeypatch)
+    assert status in (0, None)
+    assert lines[0]["reward"] == pytest.approx(score(mini[0], "Yes.", reads_goal).reward)
 
 
 def test_whatever_needs_labels_refuses_it(judge: RewardModelJudge, mini: list[Item]) -> None:
@@ -276,6 +325,55 @@ def test_a_damaged_file_is_told(tmp_path: Path, damage: str) -> None:
     (tmp_path / FILE).write_text(damage)
     with pytest.raises(JudgeError, match="not as the recipe wrote it"):
         load_judge(f"reward_model:{tmp_path}")
+
+
+def pickled(folder: Path) -> None:
+    (folder / "pytorch_model.bin").write_bytes(b"cposix\nsystem\n(S'true'\ntR.")
+
+
+def beheaded(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["score.weight"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def retrained(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    save_file(
+        {k: v + 1 for k, v in weights.items()}, folder / "model.safetensors", {"format": "pt"}
+    )
+
+
+def cut(folder: Path) -> None:
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+
+
+def edited(folder: Path) -> None:
+    data = json.loads((folder / FILE).read_text())
+    data["scale"]["values"] = [0.9, 1.0]
+    (folder / FILE).write_text(json.dumps(data))
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (pickled, "pytorch_model.bin, a pickle"),
+        (beheaded, "is of a head for rewards"),
+        (retrained, "its files are not those"),
+        (cut, "model.safetensors is no safetensors file"),
+        (edited, "it was edited"),
+    ],
+)
+def test_a_folder_that_is_not_as_it_was_written_is_refused_before_weights_are_loaded(
+    tmp_path: Path, name: str, harm: Callable[[Path], None], said: str
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(name.removeprefix("reward_model:"), copy)
+    load_judge(f"reward_model:{copy}")  # a folder can be moved
+    harm(copy)
+    with pytest.raises(JudgeError, match=said):
+        load_judge(f"reward_model:{copy}")
 
 
 @pytest.mark.parametrize("shown", ["query", "goal"])

@@ -470,11 +470,25 @@ class AuditConfig(_Section):
     """What a figure beyond its bound does."""
 
 
+class SFTRecipe(PairsRecipe):
+    """The short SFT that `recipes/grpo.py` may begin with; see `sft_start.py`."""
+
+    trainer: ClassVar[str | None] = "sft"
+
+    lora: dict[str, Any] | None = None
+    sft: dict[str, Any] = Field(default_factory=dict)
+
+
 class GRPORecipe(Recipe):
     """What `recipes/grpo.py` takes."""
 
     trainer: ClassVar[str | None] = "grpo"
 
+    sft: dict[str, Any] | None = None
+    """TRL's SFTConfig: begin with a short SFT on the chosen answers of `pairs`. None: begin with the policy
+    as it is."""
+    pairs: PairsConfig | None = None
+    """What that SFT learns from: pairs of reference answers, or built before. None: as by default."""
     prompts: PromptsConfig = PromptsConfig()
     reward: RewardConfig = RewardConfig()
     audit: AuditConfig | None = AuditConfig()
@@ -483,6 +497,22 @@ class GRPORecipe(Recipe):
     """peft's LoraConfig. None: train all weights, or go on training the adapter that `policy` names."""
     grpo: dict[str, Any] = Field(default_factory=dict)
     """TRL's GRPOConfig."""
+
+    @model_validator(mode="after")
+    def _its_start_can_be_made(self) -> Self:
+        if self.pairs is None:
+            return self
+        if self.sft is None:
+            raise ValueError(
+                "pairs are what an SFT before GRPO learns from, and there is no section sft; add it "
+                "(sft: {}), or take pairs out"
+            )
+        if self.pairs.judge is not None or set(self.pairs.sources) != {"references"}:
+            raise ValueError(
+                "pairs: the SFT before GRPO takes reference answers, or pairs that `xyreward pairs` built "
+                "(of other sources, judged): name their folder in pairs.built"
+            )
+        return self
 
 
 class DistilledConfig(_Section):

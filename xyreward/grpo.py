@@ -37,6 +37,7 @@ from xyreward.recipe import (
 )
 from xyreward.rehearsal import grpo_step, rehearse
 from xyreward.scorer import Scorer
+from xyreward.sft_start import wrong_sft
 from xyreward.sides import limited
 from xyreward.stats import mean
 from xyreward.training_prompts import Prompts, choose_prompts
@@ -67,8 +68,9 @@ GRPO_LIMITS: Mapping[str, str] = {
 
 
 def wrong_training(config: Mapping[str, Any], places: Places) -> list[str]:
-    """What is wrong with the sections `grpo` and `lora`; see `recipe.wrong_sections`."""
-    return wrong_sections(config, places, "grpo", "GRPOConfig", GRPO_LIMITS, SET_BY_GRPO)
+    """What is wrong with the sections `grpo`, `sft` and `lora`; see `recipe.wrong_sections`."""
+    found = wrong_sections(config, places, "grpo", "GRPOConfig", GRPO_LIMITS, SET_BY_GRPO)
+    return list(dict.fromkeys([*found, *wrong_sft(config, places)]))
 
 
 def grpo_settings(config: GRPORecipe, path: Path | Places) -> tuple[Any, Any]:

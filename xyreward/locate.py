@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -311,17 +311,42 @@ def fingerprint(name: str, revision: str | None = None) -> str:
     """
     if name == POLICY_NAME:
         return POLICY_SHA256[:12]
-    digest = hashlib.sha256()
     folder = Path(folder_of(name, revision))
-    for file in sorted(folder.iterdir()):
-        if file.suffix in DECIDES and file.is_file():
-            digest.update(f"{file.name} {file.stat().st_size}\n".encode())
-            for piece in _pieces(file):
-                digest.update(piece)
+    digest = _digest(file for file in folder.iterdir() if file.suffix in DECIDES)
     if is_adapter(name, revision):
         base = base_of_adapter(str(folder))
         digest.update(fingerprint(base.name, base.revision).encode())
     return digest.hexdigest()[:12]
+
+
+def fingerprint_of_weights(name: str, revision: str | None = None) -> str:
+    """The same of a model's weights and config.json alone: of a hub's, a cache may lack the other files.
+
+    Raises:
+        ConfigError, HubUnreachable: see `folder_of`.
+    """
+    if name == POLICY_NAME:
+        return POLICY_SHA256[:12]
+    files = list(Path(folder_of(name, revision)).iterdir())
+    weights = [file for file in files if file.suffix == ".safetensors"]
+    weights = weights or [file for file in files if file.suffix == ".bin"]
+    return _digest([*weights, *(f for f in files if f.name == "config.json")]).hexdigest()[:12]
+
+
+def fingerprint_of_folder(folder: str | os.PathLike[str], without: Collection[str] = ()) -> str:
+    """The same of the files of one folder, without those of some names and without a base."""
+    files = (file for file in Path(folder).iterdir() if file.name not in without)
+    return _digest(file for file in files if file.suffix in DECIDES).hexdigest()[:12]
+
+
+def _digest(files: Iterable[Path]) -> hashlib._Hash:
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        if file.is_file():
+            digest.update(f"{file.name} {file.stat().st_size}\n".encode())
+            for piece in _pieces(file):
+                digest.update(piece)
+    return digest
 
 
 def _pieces(file: Path) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -24,6 +24,8 @@ from xyreward.locate import ADAPTER, MARK, Mark, is_hub_name
 from xyreward.markdown import code, plain
 from xyreward.pairs import PairSet
 from xyreward.training_prompts import Prompts
+
+Method = Literal["DPO", "GRPO", "SFT", "reward modelling"]
 
 CARD = "README.md"
 EVALUATION = "## Held-out evaluation"
@@ -41,7 +43,7 @@ def model_card(
     settings: Mapping[str, Any],
     *,
     adapter: bool,
-    rewards: bool = False,
+    method: Method,
 ) -> str:
     """The card's text, without an evaluation yet.
 
@@ -51,18 +53,19 @@ def model_card(
         facts: of the run (counts and hashes), shown as they are.
         settings: of TRL.
         adapter: an adapter and not a whole model.
-        rewards: it is a reward model and writes nothing.
+        method: what trained it.
     """
     base = code(_base(mark))
-    method, aim = REWARDS if rewards else _story(trained)
+    rewards = method == "reward modelling"
     out = [
         "---",
-        _front_matter(mark, trained, adapter=adapter, rewards=rewards),
+        _front_matter(mark, trained, adapter=adapter, method=method),
         "---",
         "",
         f"# {base}, trained towards the goal behind a question",
         "",
-        f"{'An adapter' if adapter else 'A model'} that {method} made of {base} with xyreward: {aim}",
+        f"{'An adapter' if adapter else 'A model'} that {method} made of {base} with xyreward: "
+        f"{_aim(method, trained)}",
         "",
         "## Load",
         "",
@@ -94,27 +97,29 @@ def model_card(
     return "\n".join(out) + "\n"
 
 
-REWARDS = (
-    "reward modelling",
-    "it reads a question and an answer and gives a reward, higher where the answer serves what the user is "
-    "after and, of controls, where it is direct.",
-)
-"""Method and aim of a reward model."""
-
-
 def _base(mark: Mark) -> str:
     """The base's name; of a folder only its last part."""
     return mark.name if is_hub_name(mark.name) else Path(mark.name).name
 
 
-def _story(trained: PairSet | Prompts) -> tuple[str, str]:
-    """The method's name, and what it was after."""
+def _aim(method: Method, trained: PairSet | Prompts) -> str:
+    """What the training was after."""
+    if method == "reward modelling":
+        return (
+            "it reads a question and an answer and gives a reward, higher where the answer serves what the "
+            "user is after and, of controls, where it is direct."
+        )
+    if method == "SFT":
+        return (
+            "the answers that it learnt, the chosen ones of pairs, serve what a user is after and, of "
+            "controls, are direct."
+        )
     if isinstance(trained, PairSet):
-        return "DPO", (
+        return (
             "chosen answers serve what a user is after, rejected ones only what was literally asked; of "
             "controls, where that is the same, chosen answers are direct."
         )
-    return "GRPO", (
+    return (
         "its own answers were rewarded for serving what a user is after, and on controls, where that is what "
         f"was asked, for answering directly. The reward was that of the judge {code(_named(trained.judge))}: "
         "it says how this model does by that judge, and other judges may see less of it."
@@ -149,7 +154,8 @@ def _counts(counts: Mapping[str, int], of: str) -> str:
     return ", ".join(f"{plain(name or 'unknown')} ({n} {of})" for name, n in sorted(counts.items()))
 
 
-def _front_matter(mark: Mark, trained: PairSet | Prompts, *, adapter: bool, rewards: bool) -> str:
+def _front_matter(mark: Mark, trained: PairSet | Prompts, *, adapter: bool, method: Method) -> str:
+    rewards = method == "reward modelling"
     of = trained.pairs if isinstance(trained, PairSet) else trained.items
     data: dict[str, Any] = {
         "library_name": "peft" if adapter else "transformers",
@@ -157,7 +163,7 @@ def _front_matter(mark: Mark, trained: PairSet | Prompts, *, adapter: bool, rewa
         "language": sorted({one.language for one in of if one.language}),
         "tags": [
             "xyreward",
-            "reward-model" if rewards else _story(trained)[0].lower(),
+            "reward-model" if rewards else method.lower(),
             "trl",
             "xy-problem",
         ],

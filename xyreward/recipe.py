@@ -15,6 +15,7 @@ import json
 import math
 import os
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -56,6 +57,7 @@ from xyreward.config import (
     PolicyConfig,
     Recipe,
     RewardModelRecipe,
+    SFTRecipe,
     outside_limits,
     wrong_keys,
 )
@@ -97,7 +99,7 @@ from xyreward.locate import (
     trained_on,
 )
 from xyreward.markdown import printable
-from xyreward.model_card import CARD, add_report, model_card, write_card
+from xyreward.model_card import CARD, Method, add_report, model_card, write_card
 from xyreward.pairs import PairSet
 from xyreward.pairs.candidates import Candidate
 from xyreward.pairs.formats import row_of_item
@@ -121,6 +123,14 @@ T = TypeVar("T")
 
 Card = Callable[[Mapping[str, Any]], str]
 """Facts to the text of a card."""
+
+METHODS: Mapping[type[Recipe], Method] = {
+    DPORecipe: "DPO",
+    GRPORecipe: "GRPO",
+    RewardModelRecipe: "reward modelling",
+    SFTRecipe: "SFT",
+}
+"""What a recipe does, in words of its cards."""
 
 SET_BY_RECIPE: Mapping[str, str] = {
     "output_dir": "use the top-level output_dir",
@@ -1085,9 +1095,15 @@ class Run:
         self.say(f"All of it is in {self.folder.path}")
 
     def _headline_notes(self, found: Evaluation) -> list[str]:
-        """Whether the judge that evaluates made the training signal, too, or a member of it did."""
+        """What a reader must know of the difference: also whether its judge made the training signal, too."""
+        notes: list[str] = []
         trained = self.trained_by
         if isinstance(self.config, GRPORecipe):
+            if self.config.sft is not None:
+                notes.append(
+                    "Before is the policy as it was named: what changed since is the work of an SFT on "
+                    "chosen answers and of GRPO after it, together."
+                )
             from xyreward.grpo import judges_of_training
 
             rewards = judges_of_training(self.config)["judge of rewards"]
@@ -1096,11 +1112,12 @@ class Run:
                 trained |= {rewards.distilled.judge}
         shared = _single_judges({found.judge or ""}) & _single_judges(trained)
         if not shared:
-            return []
+            return notes
         what = "gave the rewards" if isinstance(self.config, GRPORecipe) else "judged the pairs"
         return [
+            *notes,
             f"Judge {', '.join(sorted(shared))} evaluates here and {what} of the training: what the policy "
-            "learned of its errors looks like progress. evaluation.judge sets another."
+            "learned of its errors looks like progress. evaluation.judge sets another.",
         ]
 
     def card(self, mark: Mark, trained: PairSet | Prompts, *, adapter: bool) -> Card:
@@ -1112,9 +1129,9 @@ class Run:
         wanted = ("policy hash", "train items", "train hash", "held-out hash", "splits hash")
         known = {key: recorded[key] for key in wanted if key in recorded}
         settings = self.config.of_trainer
-        rewards = isinstance(self.config, RewardModelRecipe)
+        made = METHODS[type(self.config)]
         return lambda facts: model_card(
-            mark, trained, {**known, **facts}, settings, adapter=adapter, rewards=rewards
+            mark, trained, {**known, **facts}, settings, adapter=adapter, method=made
         )
 
     def _complete_cards(self, report: Mapping[str, Any]) -> None:
@@ -1516,8 +1533,8 @@ def _kinds(items: Sequence[Item]) -> str:
     return f"{len(items) - controls} with a hidden goal, {counted(controls, 'control')}"
 
 
-def planned_steps(settings: Any, pairs: int) -> str:
-    """A line on the steps of training on so many pairs, as the trainer counts them."""
+def planned_steps(settings: Any, pairs: int, what: str = "pairs") -> str:
+    """A line on the steps of training on so many pairs (or of what they are), as the trainer counts them."""
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     at_once = (
         settings.per_device_train_batch_size * processes * settings.gradient_accumulation_steps
@@ -1527,7 +1544,7 @@ def planned_steps(settings: Any, pairs: int) -> str:
         batches = math.ceil(pairs / (settings.per_device_train_batch_size * processes))
         of_epoch = max(1, math.ceil(batches / settings.gradient_accumulation_steps))
         steps = math.ceil(settings.num_train_epochs * of_epoch)
-    return f"{steps} steps of {at_once} pairs, if all fit into max_length"
+    return f"{steps} steps of {at_once} {what}, if all fit into max_length"
 
 
 def control_warnings(config: Recipe, data: Data, pairs: PairSet | None = None) -> list[str]:
@@ -1663,7 +1680,7 @@ def dpo_settings(config: DPORecipe, path: Path | Places) -> tuple[Any, Any]:
 
 
 def trainer_settings(
-    config: DPORecipe | GRPORecipe | RewardModelRecipe,
+    config: DPORecipe | GRPORecipe | RewardModelRecipe | SFTRecipe,
     path: Path | Places,
     section: str,
     target: str,
@@ -1692,7 +1709,7 @@ def trainer_settings(
     from peft import LoraConfig
 
     places = path if isinstance(path, Places) else Places(path)
-    if problems := wrong(config.model_dump(include={section, "lora"}), places):
+    if problems := wrong(config.model_dump(include={section, "lora", "sft"}), places):
         raise ConfigError("\n".join(problems))
     given: Mapping[str, Any] = getattr(config, section)
     if config.lora is not None and is_adapter(config.policy.model, config.policy.revision):
@@ -1800,12 +1817,20 @@ def rows(pairs: PairSet, policy: Policy) -> list[dict[str, Any]]:
     return [{**pair.as_row(), **extra} for pair in pairs.pairs]
 
 
-def fit_to_length(pairs: PairSet, policy: Policy, max_length: int | None) -> PairSet:
+def fit_to_length(
+    pairs: PairSet, policy: Policy, max_length: int | None, section: str = "dpo"
+) -> PairSet:
     """Leave out pairs that the trainer would drop or learn nothing from, and count them.
 
     TRL drops a pair whose prompt alone fills `max_length`, without a word, and cuts the end of longer
     answers; two answers may then read the same. Where more are left out than the limits of the guards
     `prompt_length` and `same_tokens` allow, that is a problem of the set, which its audit tells.
+
+    Args:
+        pairs: all of them.
+        policy: whose tokens are counted.
+        max_length: the trainer's. None: nothing is cut.
+        section: of `max_length` in the configuration, for messages.
 
     Raises:
         ConfigError: no pair is left.
@@ -1825,7 +1850,7 @@ def fit_to_length(pairs: PairSet, policy: Policy, max_length: int | None) -> Pai
             cut += guard.cuts(*sides)
     if not kept:
         raise ConfigError(
-            f"none of {len(pairs.pairs)} pairs fits into dpo.max_length={max_length} tokens of "
+            f"none of {len(pairs.pairs)} pairs fits into {section}.max_length={max_length} tokens of "
             f"{policy.name}; raise it ({dict(dropped)})"
         )
     problems = Guards(limits=pairs.limits).problems(dropped, len(pairs.pairs))
@@ -1868,11 +1893,14 @@ def fit(
         except (ValueError, TypeError, RecursionError) as error:
             raise run.folder.damaged("training.json", error) from None
     wanted = run.config.policy
-    mark = run.on_main(
-        lambda: mark_of_training(
-            wanted.model, wanted.revision, policy.chat_template_kwargs, _hashes(trained, data)
-        )
-    )
+
+    def mark_of_this() -> Mark:
+        seen = _hashes(trained, data)
+        if policy.name != wanted.model:  # what an SFT made of it, on items of its own
+            seen += sorted(trained_on(policy.name))
+        return mark_of_training(wanted.model, wanted.revision, policy.chat_template_kwargs, seen)
+
+    mark = run.on_main(mark_of_this)
     card = run.card(mark, trained, adapter=kind == "adapter")
     trainer.add_callback(_marks_checkpoints(mark, card))
     checkpoint, damaged = run.on_main(run.folder.last_checkpoint)
@@ -1896,6 +1924,8 @@ def fit(
         write_card(target, card(facts), mark)
         # A pickle of TRL's settings, with the run's folder; config.yaml has them.
         (target / "training_args.bin").unlink(missing_ok=True)
+        # What GRPO with beta above 0 compares an adapter to: a copy of that which it began with.
+        shutil.rmtree(target / "ref", ignore_errors=True)
         log = (json.dumps(entry) + "\n" for entry in trainer.state.log_history)
         run.write("log.jsonl", "".join(log))
         run.write("training.json", json.dumps(facts) + "\n")

@@ -166,6 +166,32 @@ def grpo_step(folder: str, grpo: Mapping[str, Any], lora: Mapping[str, Any] | No
     )
 
 
+def sft_step(folder: str, sft: Mapping[str, Any], lora: Mapping[str, Any] | None) -> None:
+    """One step of SFT."""
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    cut = {"max_length": CUT} if sft.get("max_length", CUT) is not None else {}
+    settings = SFTConfig(
+        **{
+            **sft,
+            **REHEARSED_AS,
+            **cut,
+            "dataset_num_proc": None,
+            "output_dir": f"{folder}/out",
+        }
+    )
+    row = {
+        "prompt": [{"role": "user", "content": "Why?"}],
+        "completion": [{"role": "assistant", "content": "Because."}],
+    }
+    _train(
+        SFTTrainer(
+            args=settings, train_dataset=Dataset.from_list([row] * ROWS), **_toy(folder, lora)
+        )
+    )
+
+
 def reward_step(
     folder: str, reward_model: Mapping[str, Any], lora: Mapping[str, Any] | None
 ) -> None:

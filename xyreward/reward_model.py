@@ -347,7 +347,8 @@ def calibrate(
             "whether the training diverged"
         )
     judge = distilled_judge(config)
-    distilled = Distilled(
+    distilled = Distilled.of(
+        folder,
         judge=judge.name,
         rubric_version=judge.rubric_version,
         weights=distilled_reward(config).shares(),

@@ -22,6 +22,7 @@
     report_data/        answers that are too many for the page itself
     figures/            of the page, as SVG; with the extra `figures` also as PNG
     tensorboard/        where `dpo.report_to` names it: of the training, and the evaluation's figures
+    sft/                of GRPO that began with an SFT: a folder like this one, of that alone
     round-1/, ...       of a run of several rounds: a folder like this one for each, and above them the
                         configuration and a report of the first before against the last after
     .lock               held while a process runs in the folder; it stays, and says nothing by itself
@@ -29,8 +30,9 @@
 Files appear whole or not at all; a killed process can leave a hidden `.NAME.*.partial` beside them.
 A folder that holds anything else is refused unless told to resume, and then only with the same
 configuration. Where nothing has been computed yet, any configuration will do, and until training has
-begun, other settings of it (sections `pairs`, `prompts`, `reward`, `audit`, `lora`, `dpo`, `grpo`); samples
-are refused by whoever reads them where they were made with other settings.
+begun, other settings of it (sections `pairs`, `prompts`, `reward`, `audit`, `lora`, `sft`, `dpo`, `grpo`);
+where only the SFT before GRPO has begun, another `reward`, `audit` and `grpo`. Samples are refused by whoever
+reads them where they were made with other settings.
 """
 
 from __future__ import annotations
@@ -83,8 +85,20 @@ PREPARED = frozenset(
     }
 )
 """What a run writes before its first work. A folder with no more than this lost nothing to a typo."""
-OF_TRAINING = ("pairs.", "prompts.", "reward.", "audit", "lora", "dpo", "grpo", "reward_model")
+OF_TRAINING = (
+    "pairs.",
+    "prompts.",
+    "reward.",
+    "audit",
+    "lora",
+    "sft",
+    "dpo",
+    "grpo",
+    "reward_model",
+)
 """Beginnings of the configuration's keys on which the evaluation before training does not depend."""
+AFTER_SFT = ("reward.", "audit", "grpo")
+"""Those on which the SFT before GRPO does not depend either."""
 BEFORE_TRAINING = (
     r"(before(\.oracle)?|reference\.\w+)\.jsonl|before(\.oracle)?[\w-]*\.unfinished\.jsonl"
     r"|samples[\w-]*\.jsonl(\.\w+)?"
@@ -97,6 +111,8 @@ OF_THE_BILL = frozenset(
 is spent may be raised, a server that is slow asked for less at a time."""
 ROUND = "round-"
 """Beginning of the names of folders of rounds."""
+SFT = "sft"
+"""Folder of the SFT before GRPO."""
 
 
 class RunFolder:
@@ -151,10 +167,10 @@ class RunFolder:
         )
 
     def _computed(self) -> list[str]:
-        """What is there that took work; in folders of rounds, too."""
+        """What is there that took work; in folders of rounds and of an SFT, too."""
         found = []
         for name in self._held():
-            if self._is_round(name):
+            if self._is_run(name):
                 found += [f"{name}/{inner}" for inner in RunFolder(self.path / name)._computed()]
             elif name == "checkpoints":
                 found += [name] * any((self.path / name).glob("checkpoint-*"))
@@ -162,8 +178,9 @@ class RunFolder:
                 found.append(name)
         return found
 
-    def _is_round(self, name: str) -> bool:
-        return name.startswith(ROUND) and (self.path / name).is_dir()
+    def _is_run(self, name: str) -> bool:
+        """Whether it is the folder of a part of this run."""
+        return (name == SFT or name.startswith(ROUND)) and (self.path / name).is_dir()
 
     def _of_training(self) -> list[str]:
         """What is there that depends on settings of the training."""
@@ -196,8 +213,7 @@ class RunFolder:
         before = self.read("config.yaml")
         if before is not None and begun:
             differing = _differences(self.path, before, resolved)
-            of_training = [key for key in differing if key.startswith(OF_TRAINING)]
-            if computed and not self._of_training() and len(of_training) == len(differing):
+            if computed and all(key.startswith(self._may_change()) for key in differing):
                 self.changed = tuple(differing.values())
             elif differing:
                 raise RunFolderError(
@@ -208,7 +224,7 @@ class RunFolder:
         if not begun:
             for name in held:
                 # Folders without a checkpoint or a round's work: nothing to lose, nothing to gain.
-                if name not in ("checkpoints", LOGS) and not self._is_round(name):
+                if name not in ("checkpoints", LOGS) and not self._is_run(name):
                     (self.path / name).unlink()
         for left_over in self.path.glob(PARTIAL):
             left_over.unlink(missing_ok=True)
@@ -218,6 +234,13 @@ class RunFolder:
             f"environment-{starts + 1}.json" if starts else "environment.json",
             json.dumps(environment(), indent=2) + "\n",
         )
+
+    def _may_change(self) -> tuple[str, ...]:
+        """Beginnings of the configuration's keys on which nothing that is there depends."""
+        trained = self._of_training()
+        if not trained:
+            return OF_TRAINING
+        return AFTER_SFT if all(name.startswith(f"{SFT}/") for name in trained) else ()
 
     def kept(self) -> list[str]:
         """What `--resume` would go on with: names of files and of the newest checkpoint."""

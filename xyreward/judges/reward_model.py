@@ -11,7 +11,9 @@ Not here: training and calibrating it (`recipes/reward_model.py`, `reward_model.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import math
 import os
 import threading
 import warnings
@@ -25,7 +27,14 @@ from typing import Any, Literal, get_args
 from xyreward.chat_tokenizer import ChatTokenizer, Messages, load_chat_tokenizer, loading
 from xyreward.errors import JudgeError, MissingDependency, told
 from xyreward.items import Item
-from xyreward.locate import base_of_adapter, fingerprint, folder_of, is_adapter
+from xyreward.locate import (
+    base_of_adapter,
+    fingerprint,
+    fingerprint_of_folder,
+    fingerprint_of_weights,
+    folder_of,
+    is_adapter,
+)
 from xyreward.monotone import MonotoneMap
 from xyreward.reward import Reward
 from xyreward.verdict import JudgeFailure, Verdict
@@ -45,6 +54,15 @@ Really wanted: {intended}"""
 
 HEADS = ("score.", "classifier.")
 """Beginnings of the names of a classification head's weights, which a language model does not have."""
+OF_HEAD = (".score", ".classifier")
+"""Ends of the names of modules that are heads, with any prefix of peft's."""
+
+PICKLES = frozenset({".bin", ".ckpt", ".joblib", ".pickle", ".pkl", ".pt", ".pth"})
+"""Suffixes of files that may run code as they are read."""
+
+AGAIN = (
+    f"take the folder as the recipe wrote it, or remove {FILE} and end the run again with --resume"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +80,29 @@ class Distilled:
     """Tokens of prompt and answer together. It was trained on nothing longer, and scores nothing longer."""
     scale: MonotoneMap
     """The model's output to the judge's expected reward."""
+    weights_of: str
+    """`fingerprint_of_folder` of what lies beside it: the scale fits no other weights."""
+    base: str | None = None
+    """`fingerprint_of_weights` of an adapter's base."""
+
+    @classmethod
+    def of(cls, folder: str | os.PathLike[str], **fields: Any) -> Distilled:
+        """That of the model in a folder, with fields other than `weights_of` and `base`."""
+        return cls(**fields, weights_of=_weights_in(folder), base=_base_in(folder))
 
     def to_json(self) -> str:
         """The text of a `reward_model.json`."""
-        data = {
+        data: dict[str, Any] = {
             "judge": self.judge,
             "rubric_version": self.rubric_version,
             "weights": dict(self.weights),
             "shown": self.shown,
             "max_length": self.max_length,
             "scale": self.scale.to_dict(),
+            "weights_of": self.weights_of,
+            "base": self.base,
         }
-        return json.dumps(data, indent=2) + "\n"
+        return json.dumps({**data, "sha256": _sum(data)}, indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Distilled:
@@ -86,14 +115,51 @@ class Distilled:
         shown, length = data["shown"], data["max_length"]
         if shown not in get_args(Shown) or type(length) is not int or length < 2:
             raise ValueError(f"shown is {shown!r:.40}, max_length {length!r:.40}")
+        weights = {str(name): float(weight) for name, weight in data["weights"].items()}
+        if not all(math.isfinite(weight) and weight >= 0 for weight in weights.values()):
+            raise ValueError(f"weights are {weights!r:.80}")
+        if data.pop("sha256") != _sum(data):
+            raise ValueError("it was edited")
         return cls(
             str(data["judge"]),
             str(data["rubric_version"]),
-            {str(name): float(weight) for name, weight in data["weights"].items()},
+            weights,
             shown,
             length,
             MonotoneMap.from_dict(data["scale"]),
+            str(data["weights_of"]),
+            None if data["base"] is None else str(data["base"]),
         )
+
+
+def _sum(data: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def _weights_in(folder: str | os.PathLike[str]) -> str:
+    return fingerprint_of_folder(folder, without={FILE})
+
+
+def _base_in(folder: str | os.PathLike[str]) -> str | None:
+    if not is_adapter(str(folder)):
+        return None
+    base = base_of_adapter(str(folder))
+    return fingerprint_of_weights(base.name, base.revision)
+
+
+def _names(file: Path) -> list[str]:
+    """Names of the weights in a safetensors file, by its header.
+
+    Raises:
+        ValueError: it is none.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="np") as opened:
+            return list(opened.keys())
+    except SafetensorError as error:
+        raise ValueError(f"{file.name} is no safetensors file ({told(error)})") from None
 
 
 @dataclass
@@ -190,7 +256,11 @@ def load_reader(
         torch.manual_seed(seed)
     with loading(name, base_folder), _quiet_about_heads():
         model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
-            base_folder, num_labels=1, dtype=getattr(torch, dtype), output_loading_info=True
+            base_folder,
+            num_labels=1,
+            dtype=getattr(torch, dtype),
+            output_loading_info=True,
+            trust_remote_code=False,  # and no question at the terminal whether to
         )
         # Of an adapter the head is in the adapter; whatever else is absent was filled with random numbers.
         expected = HEADS if adapter or seed is not None else ()
@@ -264,10 +334,52 @@ class RewardModelJudge:
             self.distilled = Distilled.from_json(file.read_text("utf-8"))
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise JudgeError(
-                f"{file}: is not as the recipe wrote it ({told(error)}); run the recipe's end again with "
-                "--resume"
+                f"{file}: is not as the recipe wrote it ({told(error)}); {AGAIN}"
             ) from None
+        self._check_weights()
         self.reads_query_alone = self.distilled.shown == "query"
+
+    def _check_weights(self) -> None:
+        """Make sure, by names and headers, that the folder holds the weights that the scale was fitted to.
+
+        Raises:
+            JudgeError: pickles, which may run code as they are read; no head; weights changed since.
+        """
+        try:
+            files = sorted(file for file in self.folder.iterdir() if file.is_file())
+            if pickles := [file.name for file in files if file.suffix in PICKLES]:
+                raise ValueError(
+                    f"it holds {pickles[0]}, a pickle, and expected are safetensors alone"
+                )
+            names = [
+                name for file in files if file.suffix == ".safetensors" for name in _names(file)
+            ]
+            if not any(f".{name}".rpartition(".")[0].endswith(OF_HEAD) for name in names):
+                raise ValueError(
+                    f"none of its {len(names)} weights is of a head for rewards (score)"
+                )
+            if _weights_in(self.folder) != self.distilled.weights_of:
+                raise ValueError(f"its files are not those that {FILE} was written for")
+        except (OSError, ValueError) as error:
+            raise JudgeError(f"{self.name}: {told(error)}; {AGAIN}") from None
+
+    @cached_property
+    def _base(self) -> str | None:
+        return _base_in(self.folder)  # a hub is asked once, and not for every batch
+
+    def _check_base(self) -> None:
+        """Make sure that an adapter's base is the one that it was trained on.
+
+        Raises:
+            JudgeError: it is another.
+            ConfigError, HubUnreachable: it is not to be had.
+        """
+        found = self._base
+        if found != self.distilled.base:
+            raise JudgeError(
+                f"{self.name}: its base {base_of_adapter(str(self.folder)).name!r:.120} is another model "
+                f"({found}) than at its training ({self.distilled.base}); restore that"
+            )
 
     @property
     def name(self) -> str:
@@ -283,8 +395,11 @@ class RewardModelJudge:
         """Make sure that it can be loaded and was made for such items, before any answer is generated.
 
         Raises:
-            JudgeError: an item does not tell what is wanted, and the model reads that.
+            ConfigError, HubUnreachable: the base of an adapter is not to be had.
+            JudgeError: that base is another model than at its training; an item does not tell what is
+                wanted, and the model reads that.
         """
+        self._check_base()
         bare = [item.id for item in items if item.bare]
         if bare and not self.reads_query_alone:
             raise JudgeError(

@@ -138,7 +138,7 @@ def _unpaired(pair_set: PairSet) -> Iterator[dict[str, Any]]:
     for pair, side, label in _sides(pair_set):
         labels[_key(pair, side)] |= chosen if label else rejected
     for pair, side, label in _sides(pair_set):
-        if label and not _is_model(pair):
+        if label and not is_model(pair):
             continue
         # Whoever takes it out is the first.
         if labels.pop(_key(pair, side), 0) in (chosen, rejected):
@@ -152,15 +152,20 @@ def _sides(pair_set: PairSet) -> Iterator[tuple[Pair, Judged, bool]]:
 
 
 def _sft(pair_set: PairSet) -> Iterator[dict[str, Any]]:
+    for pair in one_of_each_model(pair_set):
+        yield {**_single(pair, pair.chosen_answer), **_provenance(pair, pair.chosen_answer)}
+
+
+def one_of_each_model(pair_set: PairSet) -> Iterator[Pair]:
+    """The first pair of every chosen answer that is worth imitating (see `is_model`), in order."""
     seen: set[bytes] = set()
-    for pair in pair_set.pairs:
-        side = pair.chosen_answer
-        if _is_model(pair) and (key := _key(pair, side)) not in seen:
+    for pair in filter(is_model, pair_set.pairs):
+        if (key := _key(pair, pair.chosen_answer)) not in seen:
             seen.add(key)
-            yield {**_single(pair, side), **_provenance(pair, side)}
+            yield pair
 
 
-def _is_model(pair: Pair) -> bool:
+def is_model(pair: Pair) -> bool:
     """Whether the chosen answer is worth imitating, and not only better than another."""
     return pair.rule != "margin" and not pair.chosen_answer.answer.unsafe
 
