@@ -34,7 +34,7 @@ def places(table: Sequence[Sequence[str]]) -> dict[str, int]:
     return found
 
 
-def imported(body: Sequence[ast.stmt]) -> Iterator[tuple[int, str]]:
+def imported(body: Sequence[ast.stmt | ast.excepthandler]) -> Iterator[tuple[int, str]]:
     """What of the package is imported when a module is loaded, with its line: not what a function needs."""
     for node in body:
         names: list[str] = []
@@ -42,10 +42,11 @@ def imported(body: Sequence[ast.stmt]) -> Iterator[tuple[int, str]]:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [a.name for a in node.names if a.name.split(".")[0] == "xyreward"]
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" not in ast.dump(node.test):
-            yield from imported([*node.body, *node.orelse])
-        elif isinstance(node, ast.Try):
-            yield from imported([*node.body, *node.orelse, *node.finalbody])
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            yield from imported(node.orelse)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for block in ("body", "handlers", "orelse", "finalbody"):
+                yield from imported(getattr(node, block, []))
         for name in names:
             path = "/".join(name.split(".")[1:])
             of = name.rpartition(".")[0].split(".")[1:]
@@ -90,9 +91,11 @@ def test_what_is_looked_at_is_what_loading_a_module_runs() -> None:
         "from xyreward.pairs import PairSet, build\n"
         "import xyreward.items\n"
         "if TYPE_CHECKING:\n    from xyreward import cli\n"
-        "try:\n    from xyreward.stats import means\nexcept ImportError:\n    pass\n"
+        "try:\n    from xyreward.stats import means\nexcept ImportError:\n    from xyreward import hub\n"
+        "class C:\n    from xyreward import prices\n"
         "def f():\n    from xyreward import cli\n"
     )
     assert list(imported(ast.parse(text).body)) == [
         (2, "reward.py"), (3, "pairs/__init__.py"), (3, "pairs/build.py"), (4, "items.py"), (8, "stats.py"),
+        (10, "hub.py"), (12, "prices.py"),
     ]  # fmt: skip

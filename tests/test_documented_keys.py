@@ -122,3 +122,15 @@ def test_a_version_that_is_none_is_an_error_of_the_file(schema: Any) -> None:
     with pytest.raises(ValueError, match="line 1: schema: ") as caught:
         Evaluation.from_jsonl(with_head(schema=schema))
     assert not isinstance(caught.value, OtherVersion)
+
+
+def test_a_key_that_is_not_in_the_docs_is_refused_in_head_and_row_and_kept_within() -> None:
+    head, one, _ = evaluation(row("a", GOAL)).to_jsonl().split("\n")
+    fields = json.loads(one)
+    for text in (with_head(more=1), f"{head}\n{json.dumps({**fields, 'more': 1})}\n"):
+        with pytest.raises(OtherVersion, match="does not know more"):
+            Evaluation.from_jsonl(text)
+    within = {**fields, "verdict": {**fields["verdict"], "more": 1}}
+    (read,) = Evaluation.from_jsonl(f"{head}\n{json.dumps(within)}\n").rows
+    assert read.verdict is not None
+    assert read.verdict["more"] == 1

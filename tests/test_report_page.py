@@ -715,6 +715,14 @@ def test_a_withheld_headline_says_why_in_place_of_a_number(tmp_path: Path) -> No
     assert said[2][1].startswith("n/a: 16.7 % of judgements on items with a hidden goal failed")
 
 
+def test_why_a_headline_is_withheld_is_told_to_its_end(tmp_path: Path) -> None:
+    one = two()["before"]
+    one = replace(one, rows=tuple(row for row in one.rows if row.kind == "xy"))
+    why = "n/a: no controls; add {source: mini, kinds: [control]} to items"
+    assert build_report(one)["headline"]["before"]["why"] == why
+    assert f'<dd class="quiet">{why}</dd>' in written(tmp_path, {"before": one})
+
+
 def test_a_policy_alone_is_never_called_before(tmp_path: Path) -> None:
     one, lost = two()["before"], failed("lost")
     one = replace(one, rows=(*one.rows, lost), remarks=("a note of all",))

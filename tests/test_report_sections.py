@@ -133,7 +133,14 @@ def test_picking_is_set_against_writing() -> None:
     assert "of a position" not in to_markdown(report)
     always_a = [replace(r, picked=0.5, picked_first=1.0) for r in rows]
     page = to_markdown(build_report(evaluation(*always_a, parts=("writing", "picking"))))
-    assert "Answer A is picked 100 % of the time: picks" in section(page, "Picking against writing")
+    below = section(page, "Picking against writing")
+    assert "Answer A is picked 100 % of the time: picks" in below
+    assert 'Read the rows with "position cancelled" instead.' in below
+    by_letter = [replace(r, pick_margin=None) for r in always_a]
+    page = to_markdown(build_report(evaluation(*by_letter, parts=("writing", "picking"))))
+    below = section(page, "Picking against writing")
+    assert "Letters of an API have no logits, from which that could be cancelled." in below
+    assert "position cancelled" not in page
     assert section(to_markdown(build_report(BEFORE)), "Picking against writing") == ""
 
 

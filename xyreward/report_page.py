@@ -398,10 +398,7 @@ def _tables(report: Mapping[str, Any], drawn: Collection[str]) -> dict[str, Any]
         "rubric": _text(report["rubric_version"] or ""),
         "counts": report["items"],
         "several": f"{many:.3g}" if (many := several(report)) else "",
-        "headline": [
-            (name, *headline(**told).partition(" [")) for name, told in report["headline"].items()
-        ],
-        "withheld": {name for name, told in report["headline"].items() if told["value"] is None},
+        "headline": [(name, *_headline(told)) for name, told in report["headline"].items()],
         "metrics": main_rows(report),
         "bands": bool(beside_of_report(report.get("published"))),
         "below": [_said(line) for line in main_below(report)],
@@ -411,6 +408,15 @@ def _tables(report: Mapping[str, Any], drawn: Collection[str]) -> dict[str, Any]
         "notes": [_text(note) for note in (*report.get("headline_notes", ()), *report["notes"])],
         "facts": [(_text(name), _said(value)) for name, value in fact_lines(report)],
     }
+
+
+def _headline(told: Mapping[str, Any]) -> tuple[str, str]:
+    """The number, and its interval or why there is none; no number where it is withheld."""
+    text = headline(**told)
+    if told["value"] is None:
+        return "", text
+    number, _, interval = text.partition(" ")
+    return number, interval
 
 
 def _shown(table: Table) -> dict[str, Any]:

@@ -407,9 +407,14 @@ def _picks_a_position(report: Data, two: bool) -> str:
                 f"{percent(share, 0)} of the time" + (f" {name}" if two else "")
                 for name, share in shares.items()
             )
+            by_logits = any(one["key"].endswith("picking_margin") for one in report["metrics"])
             return (
                 f"Answer A is picked {told}: picks are of a position and near 50 whatever the policy knows. "
-                'Read the rows with "position cancelled" instead.'
+                + (
+                    'Read the rows with "position cancelled" instead.'
+                    if by_logits
+                    else "Letters of an API have no logits, from which that could be cancelled."
+                )
             )
     return ""
 
