@@ -77,7 +77,10 @@ def main() -> None:
 
     def ended(log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         guard.check()
-        return grpo.reward_curve(log)
+        tables = Path(settings.output_dir) / "completions"
+        return grpo.reward_curve(
+            log, tables, [f.__name__ for f in functions], settings.reward_weights
+        )
 
     trained, training_facts = recipe.fit(run, trainer, policy, prompts, data, ended)
     del trainer, policy, audit

@@ -150,13 +150,37 @@ def test_impossible_sections_are_refused(tmp_path: Path, section: str, said: str
         load_config(GRPORecipe, file)
 
 
-def test_the_curve_of_the_reward_compares_the_first_third_with_the_last() -> None:
-    log: list[dict[str, Any]] = [{"reward": n / 10} for n in range(9)]
-    facts = grpo.reward_curve([{"train_runtime": 1}, *log, {"reward": None}])
-    first, last = facts.values()
-    assert first.startswith("0.100 [")
-    assert last.startswith("0.700 [")
-    assert grpo.reward_curve([{"reward": 1.0}]) == {}
+def test_the_curve_of_the_reward_compares_the_first_third_with_the_last_by_prompt(
+    tmp_path: Path,
+) -> None:
+    from pyarrow import Table, parquet
+
+    log: list[dict[str, Any]] = [{"step": n, "reward": n / 10} for n in range(1, 10)]
+    for n in range(
+        1, 10
+    ):  # prompts a, b, c in turn; b and c gain 0.6, a 0.3; a failure is no reward
+        prompt = "abc"[n % 3]
+        gain = (0.05 if prompt == "a" else 0.1) * n
+        rows = [(n, prompt, gain), (n, prompt, math.nan)]
+        table = {
+            "step": [r[0] for r in rows],
+            "prompt": [r[1] for r in rows],
+            "xy": [r[2] for r in rows],
+        }
+        parquet.write_table(Table.from_pydict(table), tmp_path / f"completions_{n:05d}.parquet")
+    given = [{"train_runtime": 1}, *log, {"reward": None}]
+    first, last, change = grpo.reward_curve(given, tmp_path, ["xy"]).values()
+    assert first.startswith("0.150 [")
+    assert last.startswith("0.650 [")
+    assert change.startswith("+0.500 [+0.")
+    assert change.endswith("over 3 prompts that both have")
+    doubled = list(grpo.reward_curve(given, tmp_path, ["xy"], [2.0]).values())
+    assert doubled[0].startswith("0.300 [")
+    # Without tables: values of the log, and no interval that nobody can know.
+    first, last = grpo.reward_curve(given, tmp_path / "none", ["xy"]).values()
+    assert first == "0.200 (no interval without grpo.log_completions)"
+    assert last.startswith("0.800 (no interval")
+    assert grpo.reward_curve([{"reward": 1.0}], tmp_path, ["xy"]) == {}
 
 
 # ---------------------------------------------------------------- as a user starts it

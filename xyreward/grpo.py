@@ -9,9 +9,11 @@ import importlib.util
 import json
 import math
 import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from math import fsum
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,7 @@ from xyreward.rehearsal import grpo_step, rehearse
 from xyreward.scorer import Scorer
 from xyreward.sft_start import wrong_sft
 from xyreward.sides import limited
-from xyreward.stats import mean
+from xyreward.stats import Estimate, mean
 from xyreward.training_prompts import Prompts, choose_prompts
 from xyreward.trl_rewards import RewardFunction, functions_of, prompt_rows, scoring_of
 
@@ -249,23 +251,71 @@ def _steps(settings: Any, prompts: int) -> tuple[int, int]:
     return math.ceil(settings.num_train_epochs * whole), at_once
 
 
-def reward_curve(log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def reward_curve(
+    log: Sequence[Mapping[str, Any]],
+    completions: Path,
+    functions: Sequence[str],
+    weights: Sequence[float] | None = None,
+) -> dict[str, Any]:
     """Facts on how the training reward went: its mean over the first and the last third of the steps.
 
-    Steps have prompts of their own, so that a difference may be theirs; intervals take steps for
-    independent, which they are not quite.
+    Steps follow each other and have prompts of their own, so that they are no independent sample. Prompts
+    are: intervals are over them, of the trainer's tables of completions, and the change is that of the
+    prompts that both thirds have. Without tables there is no interval, and it says so.
 
     Args:
         log: the trainer's `state.log_history`.
+        completions: folder of the tables that TRL writes with `log_completions`.
+        functions: names of the reward functions, columns of the tables.
+        weights: of the functions; None: 1 each.
     """
-    rewards = [float(entry["reward"]) for entry in log if entry.get("reward") is not None]
-    third = len(rewards) // 3
+    steps = [entry for entry in log if entry.get("reward") is not None]
+    third = len(steps) // 3
     if third == 0:
         return {}
     facts: dict[str, Any] = {}
-    for name, part in (("first", rewards[:third]), ("last", rewards[-third:])):
-        found = mean(part)
-        assert found is not None  # of at least one step
-        interval = "" if found.low is None else f" [{found.low:.3f}, {found.high:.3f}]"
-        facts[f"training reward, {name} third of the steps"] = f"{found.value:.3f}{interval}"
+    thirds = {"first": steps[:third], "last": steps[-third:]}
+    rows = _rewarded(completions, functions, weights or [1.0] * len(functions))
+    by_prompt: dict[str, dict[str, list[float]]] = {}
+    for name, part in thirds.items():
+        numbers = {entry.get("step") for entry in part}
+        mine = [(prompt, reward) for step, prompt, reward in rows if step in numbers]
+        grouped: dict[str, list[float]] = defaultdict(list)
+        by_prompt[name] = grouped
+        for prompt, reward in mine:
+            grouped[prompt].append(reward)
+        found = mean([reward for _, reward in mine], [prompt for prompt, _ in mine])
+        title = f"training reward, {name} third of the steps"
+        if found is None:
+            logged = fsum(float(entry["reward"]) for entry in part) / third
+            facts[title] = f"{logged:.3f} (no interval without grpo.log_completions)"
+        else:
+            facts[title] = f"{found.value:.3f}{_interval(found)}"
+    both = by_prompt["first"].keys() & by_prompt["last"].keys()
+    first, last = ({p: fsum(v) / len(v) for p, v in by_prompt[n].items()} for n in thirds)
+    if (change := mean([last[prompt] - first[prompt] for prompt in sorted(both)])) is not None:
+        told = (
+            f"{change.value:+.3f}{_interval(change, '+')} over {len(both)} prompts that both have"
+        )
+        facts["training reward, change from the first third to the last"] = told
     return facts
+
+
+def _interval(found: Estimate, sign: str = "") -> str:
+    return "" if found.low is None else f" [{found.low:{sign}.3f}, {found.high:{sign}.3f}]"
+
+
+def _rewarded(
+    folder: Path, functions: Sequence[str], weights: Sequence[float]
+) -> list[tuple[int, str, float]]:
+    """Step, prompt and reward of each completion that has one, as the trainer's tables have them."""
+    from pyarrow import parquet
+
+    found = []
+    for file in sorted(folder.glob("completions_*.parquet")):
+        for row in parquet.read_table(file).to_pylist():
+            parts = [row.get(name) for name in functions]
+            if all(part is not None and math.isfinite(part) for part in parts):
+                reward = fsum(w * part for w, part in zip(weights, parts, strict=True))
+                found.append((row["step"], str(row["prompt"]), reward))
+    return found
