@@ -448,7 +448,9 @@ def _notes(
         told.append(
             f"{failed['failed']} of {failed['judged'] + failed['failed']} judgements failed"
         )
-        told.append(f"{_answers(report, evaluation)}, max_new_tokens {evaluation.max_new_tokens}")
+        told.append(answers := _answers(report, evaluation))
+        if not answers.startswith("answers: from a file"):  # of which nobody here knows
+            told[-1] += f", max_new_tokens {evaluation.max_new_tokens}"
     if line["part"] == "picking":
         nothing, asked = _picked_nothing(line, side)
         told.append(f"{nothing} of {asked} picked nothing")
