@@ -436,6 +436,10 @@ def test_several_greedy_answers_are_refused() -> None:
         check_how("runs/tuned", How(answers_per_item=2))
     with pytest.raises(ConfigError, match="has as many as it has"):
         check_how("answers:f.jsonl", How(answers_per_item=2))
+    with pytest.raises(
+        ConfigError, match=r"temperature is 0\.7, but the answers .* are there already"
+    ):
+        check_how("answers:f.jsonl", How(temperature=0.7))
     check_how("anthropic:claude-haiku-5-5", How(answers_per_item=2))
     check_how("runs/tuned", How(answers_per_item=2, temperature=0.7))
 

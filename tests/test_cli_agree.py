@@ -74,11 +74,17 @@ def labels(n: int) -> str:
 
 
 def test_the_command_of_the_documentation_on_real_labels(run: Any, external_data: Path) -> None:
-    done = run(
+    command = (
         "agree", external_data / "pandalm_annotators.jsonl",
         "--human", "annotator1,annotator2,annotator3", "--judge", "judge_gpt35",
-        "--failure-labels", "garbage", "--map", "Tie=0", "--format", "json",
+        "--failure-labels", "garbage", "--map", "Tie=0",
     )  # fmt: skip
+    page = run(*command).out.replace("|  |", "| |").replace("|  |", "| |").splitlines()
+    table = [line for line in page if line.startswith("| ") and "[" in line]
+    documented = (Path(__file__).parent.parent / "docs/agree.md").read_text("utf-8").splitlines()
+    assert len(table) == 10
+    assert set(table) <= set(documented)
+    done = run(*command, "--format", "json")
     assert done.status == 0
     one = json.loads(done.out)["labels"]["label"]
     assert one["raters"][3] == {

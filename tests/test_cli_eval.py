@@ -464,7 +464,8 @@ def test_what_failed_is_asked_for_again_by_the_same_command_and_nothing_else_is(
         by_night, down = api.stats.distinct_billed, False
         second = run(*arguments, "mine")
         assert second.status == 0, second.err
-        assert "evaluation: 8 of 8 answers failed, and are asked for again" in second.out
+        assert "== evaluation again: what failed at 8 of 8 answers\n" in second.out
+        assert re.search(r"\n- seconds: evaluation again [\d.]+, ", second.out)
         assert api.stats.distinct_billed == by_night  # the judge's own questions, all over
         paid = api.stats.billed
         assert run(*arguments, "mine").status == 0

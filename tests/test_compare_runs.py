@@ -253,6 +253,16 @@ def test_other_items_judges_and_rubrics_are_refused_at_once_each_with_its_flag(
     assert found["label_tests"] == []  # it would test the judge and the policy at once
 
 
+def test_items_that_differ_are_counted_and_not_their_answers(tmp_path: Path, dpo: str) -> None:
+    rows = [one for r in of(OTHER)[2:] for one in (r, replace(r, answer_index=1))]
+    more = evaluation(*rows, row("new", GOAL), replace(row("new", GOAL), answer_index=1))
+    other = run_folder(tmp_path / "other", {"evaluation": more})
+    assert (
+        "of different items: 1 and 2 are in one of them alone, 10 in both"
+        in (refused([dpo, other])[0])
+    )
+
+
 def test_what_was_asked_for_is_said_in_the_table_at_each_figure_concerned(
     tmp_path: Path, dpo: str
 ) -> None:

@@ -367,6 +367,17 @@ def test_the_command_line_names_file_model_folder_and_overrides(tmp_path: Path) 
     assert config.dpo == {"beta": 1}
 
 
+def test_an_evaluation_cannot_be_asked_to_skip_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("output_dir: runs/x\n")
+    with pytest.raises(SystemExit):
+        parse_arguments(EvaluateRecipe, file, ["--skip-eval"])
+    assert "unrecognized arguments: --skip-eval" in capsys.readouterr().err
+    assert parse_arguments(EvaluateRecipe, file, [])[0].evaluation.parts
+
+
 def test_what_the_command_line_gave_is_told_as_its_and_not_as_the_file_s(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("output_dir: runs/x\nsead: 1\ndpo: {lerning_rate: 1, beta: 2}\n")

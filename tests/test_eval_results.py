@@ -323,6 +323,29 @@ def test_a_data_set_is_named_without_a_folder_of_this_machine(tmp_path: Path) ->
     assert data_set([*own, *ITEMS], "xy", FACTS).several
 
 
+def test_no_limit_is_told_of_answers_from_a_file(tmp_path: Path) -> None:
+    folder = run(tmp_path)
+    report = json.loads((folder / "report.json").read_text("utf-8"))
+    report["notes"].append("answers: from a file, 1 per item")
+    (folder / "report.json").write_text(json.dumps(report), "utf-8")
+    notes = entries(eval_results(folder))[0].notes
+    assert "answers: from a file, 1 per item" in notes
+    assert "max_new_tokens" not in notes
+
+
+def test_a_path_of_two_parts_is_no_name_on_the_hub(tmp_path: Path) -> None:
+    """Whether or not it is there where the figures are published: the run says what was loaded."""
+    for source in ("bench/items.jsonl", "data/items"):
+        folder = run(
+            tmp_path, items=[{"source": source}], facts={"sources": [f"{source}: 40 of 40 items"]}
+        )
+        assert (
+            "of a data set of the authors, and not of one data set of the hub"
+            in problems(folder)[0]
+        )
+        assert entries(eval_results(folder, dataset=BENCHMARK))[0].dataset_id == BENCHMARK
+
+
 # ---------------------------------------------------------------- the card
 
 

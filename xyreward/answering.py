@@ -303,11 +303,17 @@ def check_how(name: str, how: How) -> None:
     """Refuse several answers that would be one and the same.
 
     Raises:
-        ConfigError: greedy, and more than one answer per item; or several for a file, which has its own.
+        ConfigError: greedy, and more than one answer per item; or several, or a temperature, for a file,
+            which has its own.
     """
+    in_file = place_of(name) == "file"
+    if in_file and how.temperature is not None:
+        raise ConfigError(
+            f"temperature is {how.temperature:g}, but the answers of {name} are there already; leave it out"
+        )
     if how.answers_per_item == 1:
         return
-    if place_of(name) == "file":
+    if in_file:
         raise ConfigError(
             f"answers_per_item is {how.answers_per_item}, but {name} has as many as it has; leave it out"
         )

@@ -201,16 +201,16 @@ def _differences(reads: Sequence[Read]) -> dict[str, list[str]]:
     keys = {_key(row): row.kind for row in first.evaluation.rows}
     for other in reads[1:]:
         theirs = {_key(row): row.kind for row in other.evaluation.rows}
-        only, lacks = len(theirs.keys() - keys.keys()), len(keys.keys() - theirs.keys())
+        items, their_items = ({name for name, _ in one} for one in (keys, theirs))
         both = f"{other.name} and {first.name}"
-        if {name for name, _ in keys} == {name for name, _ in theirs} and (only or lacks):
+        if items != their_items:
+            found["items"].append(
+                f"{both} are of different items: {len(their_items - items)} and {len(items - their_items)} "
+                f"are in one of them alone, {len(items & their_items)} in both"
+            )
+        elif keys.keys() != theirs.keys():
             found["items"].append(
                 f"{both} have different numbers of answers to the same items: {len(theirs)} and {len(keys)}"
-            )
-        elif only or lacks:
-            found["items"].append(
-                f"{both} are of different items: {only} and {lacks} are in one of them alone, "
-                f"{len(keys.keys() & theirs.keys())} in both"
             )
         elif first.items_hash and other.items_hash and first.items_hash != other.items_hash:
             found["items"].append(

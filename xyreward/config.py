@@ -707,15 +707,16 @@ def parse_arguments(
         action="store_true",
         help="check everything that needs no model, print what the run would do and its judge cost, and stop",
     )
-    parser.add_argument(
-        "--skip-eval", action="store_true", help="same as --set evaluation.parts=[]"
-    )
+    if not issubclass(recipe, EvaluateRecipe):  # which would do nothing
+        parser.add_argument(
+            "--skip-eval", action="store_true", help="same as --set evaluation.parts=[]"
+        )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="e.g. dpo.learning_rate=1e-4",
+        help="e.g. evaluation.limit=8",
     )
     args = parser.parse_args(argv)
     overrides = list(args.set)
@@ -728,7 +729,7 @@ def parse_arguments(
     if args.output_dir is not None:
         overrides.append(f"output_dir={json.dumps(args.output_dir)}")
         flags["output_dir"] = "--output-dir"
-    if args.skip_eval:
+    if getattr(args, "skip_eval", False):
         overrides.append("evaluation.parts=[]")
         flags["evaluation.parts"] = "--skip-eval"
     return load_config(recipe, args.config, overrides, flags, others), Arguments(

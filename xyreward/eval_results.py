@@ -82,7 +82,7 @@ def data_set(
         source = str(one["source"])
         if source == "mini":
             found.append(DataSet(MINI, None))
-        elif is_hub_name(source) and not Path(source).is_dir():
+        elif _of_hub(source, facts):
             commits = [
                 match[1]
                 for line in facts.get("sources", ())
@@ -95,6 +95,13 @@ def data_set(
         return found[0]
     names = " and ".join(dict.fromkeys(one.name for one in found))
     return DataSet(names or "none", None, several=True)
+
+
+def _of_hub(source: str, facts: Mapping[str, Any]) -> bool:
+    """Whether a source is on the hub, and no path of two parts: facts name a hub's with its commit."""
+    if not is_hub_name(source) or Path(source).exists():
+        return False
+    return not any(str(line).startswith(f"{source}: ") for line in facts.get("sources", ()))
 
 
 # ---------------------------------------------------------------- model-index
@@ -441,7 +448,9 @@ def _notes(
         told.append(
             f"{failed['failed']} of {failed['judged'] + failed['failed']} judgements failed"
         )
-        told.append(f"{_answers(report, evaluation)}, max_new_tokens {evaluation.max_new_tokens}")
+        told.append(answers := _answers(report, evaluation))
+        if not answers.startswith("answers: from a file"):  # of which nobody here knows
+            told[-1] += f", max_new_tokens {evaluation.max_new_tokens}"
     if line["part"] == "picking":
         nothing, asked = _picked_nothing(line, side)
         told.append(f"{nothing} of {asked} picked nothing")

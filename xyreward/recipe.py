@@ -630,9 +630,9 @@ class Run:
             _tell(text)
 
     @contextmanager
-    def timed(self, what: str) -> Iterator[None]:
-        """Announce a step and record how many seconds it took."""
-        self.say(f"== {what}")
+    def timed(self, what: str, remark: str = "") -> Iterator[None]:
+        """Announce a step and record how many seconds it took; a remark is announced only."""
+        self.say(f"== {what}{remark}")
         start = time.perf_counter()
         yield
         self.seconds[what] = round(time.perf_counter() - start, 1)
@@ -1027,8 +1027,9 @@ class Run:
         again = sum(asks_again(row, policy) for row in found.rows)
         if not again:
             return kept
-        what = f"{_evaluation(name)}: {again} of {len(found.rows)} answers"
-        with self.timed(f"{what} failed, and are asked for again"):
+        what = f"{_evaluation(name)} again"
+        remark = f": what failed at {again} of {len(found.rows)} answers"
+        with self.timed(what, remark):
             try:
                 text = ask_again(
                     found,
@@ -1039,7 +1040,7 @@ class Run:
                     progress=_Bars(),
                 ).to_jsonl()
             except ValueError as error:  # verdicts of two judges do not go together
-                self.say(f"== {what} failed and are left as they are: {error}")
+                self.say(f"== {what}{remark} is left as it is: {error}")
                 return kept
         if text != kept:
             self.write(f"{name}.jsonl", text)
