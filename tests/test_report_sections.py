@@ -411,7 +411,11 @@ def test_failures_have_rates_with_intervals_by_kind_of_item() -> None:
     (line,) = [
         ln for ln in page.splitlines() if ln.startswith("- without labels, the policy, items")
     ]
-    assert re.fullmatch(r".*: 2 of 10 answers \(20\.0 % \[0\.0, .*\]\): 1 refused, 1 timeout", line)
+    assert re.fullmatch(
+        r".*: 2 of 10 answers \(20\.0 % \[0\.0, [\d.]+\]; the judge refused 10\.0 % \[0\.0, [\d.]+\]\): "
+        r"1 refused, 1 timeout",
+        line,
+    )
     assert "- no judgement failed, of 12 answers" in to_markdown(build_report(BEFORE))
 
 

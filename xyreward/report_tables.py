@@ -620,10 +620,10 @@ def failure_lines(report: Data, *, only_failed: bool = False) -> list[Text]:
     out: list[Text] = []
     for name, f in told:
         asked = f["judged"] + f["failed"]
-        share = percent(f["rate"])
-        rate = rates.get((name, f["kind"]))
-        if rate and (e := estimate_of(rate["failed"])) and e.low is not None and e.high is not None:
-            share += f" [{100 * e.low:.1f}, {100 * e.high:.1f}]"
+        rate = rates.get((name, f["kind"]), {})
+        share = _rate(f["rate"], rate.get("failed"))
+        if f["by_kind"].get("refused"):
+            share += f"; the judge refused {_rate(f['by_kind']['refused'] / asked, rate.get('abstained'))}"
         why = f": {reasons(f['by_kind'])}" if f["by_kind"] else ""
         out.append(
             (
@@ -634,6 +634,14 @@ def failure_lines(report: Data, *, only_failed: bool = False) -> list[Text]:
             )
         )
     return out
+
+
+def _rate(share: float, told: Data | None) -> str:
+    """`20.0 % [0.0, 40.0]`; without ends where none are known."""
+    known = estimate_of(told)
+    if known is None or known.low is None or known.high is None:
+        return percent(share)
+    return f"{percent(share)} [{100 * known.low:.1f}, {100 * known.high:.1f}]"
 
 
 def fact_lines(report: Data) -> Iterable[tuple[FromData, tuple[str, ...]]]:
