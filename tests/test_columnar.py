@@ -85,3 +85,11 @@ def test_a_value_of_another_type_is_told(tmp_path: Path) -> None:
     (row, *_) = rows(pair_set(), "sft")
     with pytest.raises(DataError, match="format 'sft': cannot be written"):
         write_tables([{**row, "reward": "high"}], "sft", parquet=tmp_path / "sft.parquet")
+
+
+@pytest.mark.parametrize("change", [{"rewrad": 1.0}, {"reward": ...}])
+def test_other_keys_than_the_columns_are_told(tmp_path: Path, change: dict[str, Any]) -> None:
+    (row, *_) = rows(pair_set(), "sft")
+    changed = {key: value for key, value in {**row, **change}.items() if value is not ...}
+    with pytest.raises(DataError, match="format 'sft': a row has .*; expected "):
+        write_tables([changed], "sft", parquet=tmp_path / "sft.parquet")

@@ -280,9 +280,10 @@ def eval_results(
     problems += _misnamed(dataset, revision, tasks or {}, source_url)
     found = data_set(config.get("items") or (), "xy", report["facts"])
     if dataset is None and found.id is None:
+        known = found.name == MINI or found.several
         problems.append(
-            f"the items with a hidden goal are of {found.name}, and not of one data set of the hub; where "
-            "they are a copy of one, name it with --dataset"
+            f"the items with a hidden goal are of {found.name}, and not of one data set of the hub"
+            + ("" if known else "; where they are a copy of one, name it with --dataset")
         )
     if dataset is not None and (
         found.name == MINI or found.several or found.id not in (None, dataset)

@@ -113,13 +113,13 @@ def write_tables(
     """Write rows of a format.
 
     Args:
-        rows: at least one, with the keys of `COLUMNS[fmt]`.
+        rows: at least one, with exactly the keys of `COLUMNS[fmt]`.
         fmt: the format.
         parquet: a Parquet file to be.
         folder: a folder to be that `datasets.load_from_disk` reads. Its fingerprint is a hash of its rows.
 
     Raises:
-        DataError: a value that is not of its column's type, or no UTF-8.
+        DataError: other keys, a value that is not of its column's type, or no UTF-8.
         OSError: no room.
     """
     import pyarrow as pa
@@ -136,6 +136,13 @@ def write_tables(
             outs.append(_Gathered(open_files.enter_context(_dataset(folder, schema)), BATCH))
         rows = iter(rows)
         while chunk := list(islice(rows, CHUNK)):
+            # Arrow would leave out keys that no column has, and fill in those that lack.
+            if wrong := next((row for row in chunk if row.keys() != COLUMNS[fmt].keys()), None):
+                raise DataError(
+                    [
+                        f"format {fmt!r}: a row has {', '.join(wrong)}; expected {', '.join(COLUMNS[fmt])}"
+                    ]
+                )
             try:
                 table = pa.Table.from_pylist(chunk, schema=schema)
             except (pa.ArrowException, UnicodeEncodeError) as error:
