@@ -91,5 +91,5 @@ def test_a_value_of_another_type_is_told(tmp_path: Path) -> None:
 def test_other_keys_than_the_columns_are_told(tmp_path: Path, change: dict[str, Any]) -> None:
     (row, *_) = rows(pair_set(), "sft")
     changed = {key: value for key, value in {**row, **change}.items() if value is not ...}
-    with pytest.raises(DataError, match="format 'sft': a row has .*; expected "):
+    with pytest.raises(DataError, match=r"format 'sft': a row has .*; expected "):
         write_tables([changed], "sft", parquet=tmp_path / "sft.parquet")
