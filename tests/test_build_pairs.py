@@ -18,6 +18,7 @@ from xyreward.judges import load_judge
 from xyreward.judges.scripted import ScriptedJudge
 from xyreward.pairs import Candidate, PairSet, Rule, build_pairs
 from xyreward.pairs.audit import audit_pairs
+from xyreward.pairs.candidates import check_numbers
 from xyreward.pairs.formats import pair_of_record, record_of, rows
 from xyreward.pairs.guards import Guards, TokenGuard
 from xyreward.pairs.held_out import HeldOut
@@ -511,3 +512,14 @@ def test_an_order_check_of_items_without_a_goal_is_refused_before_anything_is_as
                 items, split="train", answers=answers, judge=ScriptedJudge({}), order_check=True
             )
         assert api.stats.requests == 0
+
+
+def test_more_answers_to_an_item_than_can_be_compared_are_refused_before_any_is_judged() -> None:
+    many = [answer(item, TEXTS[0], number=n) for item in XY[:2] for n in range(100_000)]
+    judge = script([JudgeFailure("timeout", "was asked")] * len(TEXTS))
+    with pytest.raises(
+        DataError, match="item 'xy-0': 100,000 answers, expected at most 1,000"
+    ) as e:
+        build_pairs(XY, split="train", answers=many, judge=judge)
+    assert len(e.value.problems) == 2
+    check_numbers({"xy-0": 1_000})

@@ -111,6 +111,10 @@ def test_a_table_as_markdown(run: Any) -> None:
         (["--human", "a,b", "--ask", "local"], "--ask: for answers with the four labels"),
         (["--map", "a=b"], "--map: for a table with a column per rater"),
         (["--human", "a,b", "--map", "ab"], "'ab', expected FROM=TO"),
+        (
+            ["--human", "a,b", "--map", "0=1,1=0"],
+            "'0=1,1=0', expected FROM=TO, and the option again",
+        ),
         (["--human", "a,b", "--map", "a=1", "--map", "a=2"], "'a' is mapped to two labels"),
         (["--human", "a,b", "--format", "yaml"], "'yaml', expected markdown or json"),
         (["t.jsonl", "--human", "a,b"], "2 files, expected one table"),

@@ -12,7 +12,7 @@ from rows import GOAL, LITERAL, evaluation, failed, row
 
 from xyreward.compare_runs import compare_runs
 from xyreward.errors import OtherVersion
-from xyreward.evaluation import Evaluation, judged_fields
+from xyreward.evaluation import Evaluation, Row, judged_fields
 from xyreward.policy import LogProb
 from xyreward.scoring import Score
 from xyreward.testing import make_item
@@ -134,3 +134,25 @@ def test_a_key_that_is_not_in_the_docs_is_refused_in_head_and_row_and_kept_withi
     (read,) = Evaluation.from_jsonl(f"{head}\n{json.dumps(within)}\n").rows
     assert read.verdict is not None
     assert read.verdict["more"] == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (
+            [row("a", GOAL), row("b", GOAL), row("a", GOAL)],
+            "line 4: answer 0 to item 'a' is in line 2",
+        ),
+        ([row("a", GOAL, reward=7.0)], "line 2: reward: "),
+        ([row("a", GOAL, soft_reward=-0.1)], "line 2: soft_reward: "),
+        ([row("a", picked=2.0)], "line 2: picked: "),
+        ([failed("a", reward=1.0)], "line 2: has a reward and no verdict"),
+    ],
+)
+def test_a_row_twice_and_a_reward_that_cannot_be_are_named(rows: list[Row], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        Evaluation.from_jsonl(evaluation(*rows).to_jsonl())
+    several = evaluation(
+        row("a", GOAL, reward=1.0), row("a", GOAL, answer_index=1, soft_reward=0.0)
+    )
+    assert Evaluation.from_jsonl(several.to_jsonl()) == several

@@ -567,6 +567,60 @@ def test_a_set_takes_the_place_of_another_only_where_that_is_asked_for_and_nothi
         written(tmp_path / "thesis", pair_set(9), items=items(9), replace=True)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="needs flock")
+def test_what_killed_processes_left_is_removed_and_what_others_work_at_is_not(
+    tmp_path: Path,
+) -> None:
+    code = f"""
+import os, signal, sys
+from pathlib import Path
+from test_formats import items, pair_set, written
+from xyreward.pairs import formats
+def stop(*_, **__):
+    print("there", flush=True)
+    signal.pause()
+{{}}
+written(Path({str(tmp_path / "out")!r}), pair_set(int(sys.argv[1])), replace=True, containers=["jsonl"],
+        formats=["sft"])
+"""
+    before_it_is_whole = "formats._put_in_place = stop"
+    while_the_old_one_is_aside = "Path.replace = stop"
+
+    def start(where: str, n: int) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code.format(where), str(n)],
+            env={**os.environ, **IMPORTS},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+        return process
+
+    def kill(process: subprocess.Popen[str]) -> None:
+        process.kill()
+        process.communicate()
+
+    def beside() -> list[str]:
+        return sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".out."))
+
+    (tmp_path / ".out.d.deadbeef.partial").mkdir()  # of another target, `out.d`
+    (tmp_path / ".out.mine.partial").mkdir()
+    kill(start(before_it_is_whole, 6))
+    (left,) = set(beside()) - {".out.d.deadbeef.partial", ".out.mine.partial"}
+    at_work = start(before_it_is_whole, 6)
+    assert left not in beside()
+    (others,) = set(beside()) - {".out.d.deadbeef.partial", ".out.mine.partial"}
+    written(tmp_path / "out", pair_set(6), containers=["jsonl"], formats=["sft"])
+    assert others in beside()
+    kill(at_work)
+    kill(start(while_the_old_one_is_aside, 9))
+    assert not (tmp_path / "out").exists()
+    assert ".old" in {Path(name).suffix for name in beside()}
+    written(tmp_path / "out", pair_set(9), containers=["jsonl"], formats=["sft"])
+    assert beside() == [".out.d.deadbeef.partial", ".out.mine.partial"]
+
+
 def test_what_was_held_out_and_inferred_and_the_limits_come_back(tmp_path: Path) -> None:
     pairs = pair_set()
     first = pairs.pairs[0]

@@ -111,6 +111,15 @@ def test_what_a_job_would_take_counts_what_the_store_has(tmp_path: Path, api: Fa
     assert not (tmp_path / "b.samples.jsonl").exists()
 
 
+def test_more_samples_than_can_be_compared_are_refused_before_any_is_drawn(
+    tmp_path: Path, api: FakeAPI
+) -> None:
+    wanted = sampled(tmp_path, api, on_policy={"samples": 1_001})
+    with pytest.raises(DataError, match="1,001 answers, expected at most 1,000"):
+        PreparedJob(wanted, tmp_path / "a")
+    assert api.stats.calls == 0
+
+
 def test_a_writer_is_part_of_the_estimate(tmp_path: Path, api: FakeAPI) -> None:
     wanted = job(
         items=few(tmp_path),

@@ -278,3 +278,12 @@ def test_two_processes_that_are_killed_keep_a_file_each(tmp_path: Path, tiny: st
     names = [tmp_path / name / "evaluation.jsonl" for name in ("straight", "killed")]
     assert names[0].read_bytes() == names[1].read_bytes()
     assert not list((tmp_path / "killed").glob("*.unfinished.jsonl"))
+
+
+def test_what_cannot_be_kept_says_how_to_go_on_also_where_no_option_resume_is(
+    tmp_path: Path,
+) -> None:
+    kept = Partial(tmp_path / "folder" / "kept.jsonl", {})
+    (tmp_path / "folder").write_text("in its way")
+    with pytest.raises(RunFolderError, match=r"run the same again \(a recipe with --resume\)"):
+        squares(kept, [], [1, 2])

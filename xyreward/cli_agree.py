@@ -255,8 +255,10 @@ def _mapping(pairs: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for pair in pairs:
         old, equals, new = (part.strip() for part in pair.partition("="))
-        if not (old and equals and new):
-            raise typer.BadParameter(f"{pair!r}, expected FROM=TO", param_hint="--map")
+        if not (old and equals and new) or "=" in new:
+            raise typer.BadParameter(
+                f"{pair!r}, expected FROM=TO, and the option again for another", param_hint="--map"
+            )
         if found.setdefault(old, new) != new:
             raise typer.BadParameter(f"{old!r} is mapped to two labels", param_hint="--map")
     return found

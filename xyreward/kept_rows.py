@@ -90,6 +90,7 @@ class _Failure(BaseModel):
 
 
 _NARROWER: Mapping[str, Any] = {
+    **dict.fromkeys(("reward", "soft_reward", "picked", "picked_first"), _Probability | None),
     "answer_index": Annotated[int, Field(ge=0)],
     "better": _LogProb | None,
     "worse": _LogProb | None,
@@ -112,6 +113,18 @@ def read_lines(text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         raise ValueError("is empty, expected a line on the evaluation and a line for each row")
     head = _checked(lines[0], 0, _Head)
     rows = [_checked(line, n, _row()) for n, line in enumerate(lines[1:], start=1)]
+    first: dict[tuple[str, int], int] = {}
+    for n, row in enumerate(rows, start=2):
+        which = row["item_id"], row.get("answer_index", 0)
+        if (other := first.setdefault(which, n)) != n:
+            raise ValueError(
+                f"line {n}: answer {which[1]} to item {which[0]!r:.80} is in line {other} already"
+            )
+        if (
+            row.get("verdict") is None
+            and (row.get("reward"), row.get("soft_reward")) != (None,) * 2
+        ):
+            raise ValueError(f"line {n}: has a reward and no verdict, expected none without one")
     return head, rows
 
 

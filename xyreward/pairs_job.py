@@ -40,7 +40,7 @@ from xyreward.judges.transport import without_credentials
 from xyreward.pairs.answers import line_of, none_belongs, read_answers
 from xyreward.pairs.audit import Audit, AuditLimits, audit_pairs
 from xyreward.pairs.build import NoPairs, build_pairs, pairs_to_check
-from xyreward.pairs.candidates import Candidate, Judged, references
+from xyreward.pairs.candidates import Candidate, Judged, check_numbers, references
 from xyreward.pairs.contrastive import (
     contrast_version,
     estimate_contrast,
@@ -201,8 +201,20 @@ class PreparedJob:
             )
         if problems:
             raise DataError(problems)
+        check_numbers(self._answers_to())  # here and not after days of sampling
         self.there: PairFolder | None = self._there()
         """What an earlier start of this job has left in `out`."""
+
+    def _answers_to(self) -> Counter[str]:
+        """Item id -> how many answers to it there will be."""
+        found = Counter(c.item_id for c in self.of_files)
+        if "references" in self.job.sources:
+            found.update(c.item_id for c in references(self.items))
+        if self.policy is not None:
+            found.update({item.id: self.sampling.k for item in self.sampled_items})
+        if self.writer is not None:
+            found.update({item.id: 2 * self.job.contrast.k for item in self.items})
+        return found
 
     @property
     def is_done(self) -> bool:

@@ -151,7 +151,8 @@ class Partial:
                 os.fsync(stream.fileno())
         except OSError as error:
             raise RunFolderError(
-                f"{self.path}: cannot be written ({error}); make room and go on with --resume"
+                f"{self.path}: cannot be written ({error}); make room and run the same again "
+                "(a recipe with --resume)"
             ) from error
         self._whole += len(data)
 

@@ -316,7 +316,8 @@ class RunFolder:
                 temporary.unlink(missing_ok=True)
             if isinstance(error, OSError):
                 raise RunFolderError(
-                    f"{target}: cannot be written ({error}); make room and go on with --resume"
+                    f"{target}: cannot be written ({error}); make room and run the same again "
+                    "(a recipe with --resume)"
                 ) from error
             raise
         return target

@@ -16,7 +16,14 @@ from xyreward.errors import ConfigError, DataError
 from xyreward.items import Item, text_hash
 from xyreward.judges import Judge, check_gives_labels, load_judge
 from xyreward.pairs.balance import balanced
-from xyreward.pairs.candidates import Candidate, Judged, by_judge, by_labels, references
+from xyreward.pairs.candidates import (
+    Candidate,
+    Judged,
+    by_judge,
+    by_labels,
+    check_numbers,
+    references,
+)
 from xyreward.pairs.guards import Guards, TokenGuard
 from xyreward.pairs.held_out import HeldOut
 from xyreward.pairs.language import NOTHING, Told
@@ -88,8 +95,8 @@ def build_pairs(
 
     Raises:
         ConfigError: a share outside its range, or no pairs wanted.
-        DataError: an answer to an item that is not there, an answer without labels and no judge, or no
-            pair can be made of these.
+        DataError: an answer to an item that is not there, an answer without labels and no judge, more than
+            1,000 answers to an item (`candidates.MAX_ANSWERS`), or no pair can be made of these.
         JudgeError: the judge cannot judge these items, or compare answers to them where `order_check` is
             asked for; or its budget was spent before all of them were judged: pairs of what was judged by
             then are no sample of anything.
@@ -109,6 +116,7 @@ def build_pairs(
         raise DataError(
             [f"answer to item {name!r}, which is not among the {len(items)}" for name in strange]
         )
+    check_numbers(Counter(c.item_id for c in candidates))
     if order_check:
         assert loaded is not None
         answered = {c.item_id for c in candidates}

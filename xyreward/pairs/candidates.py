@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
+from xyreward.errors import DataError
 from xyreward.items import DEFAULT_LABELS, AnswerKind, Item
 from xyreward.judges import Judge
 from xyreward.reward import Reward
@@ -27,6 +28,9 @@ PairSource = Literal["references", "on_policy", "cross_model", "contrastive"]
 PAIR_SOURCES: tuple[PairSource, ...] = get_args(PairSource)
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})
+
+MAX_ANSWERS = 1_000
+"""To one item. Every two of them are compared, which is half a million candidate pairs of so many."""
 
 SOFT = Reward(soft=True)
 """Worth of an answer for ranking: hard labels tie (see `reward.py`)."""
@@ -56,6 +60,21 @@ class Candidate:
     def provenance(self) -> tuple[str, str]:
         """Source and author: where two answers differ in it, it may tell which is better."""
         return self.source, self.origin
+
+
+def check_numbers(answers_to: Mapping[str, int]) -> None:
+    """Whether there are so few answers to each item that every two of them can be compared.
+
+    Raises:
+        DataError: there are more to some; all of these are named.
+    """
+    if problems := [
+        f"item {item_id!r}: {n:,} answers, expected at most {MAX_ANSWERS:,}, since every two answers to an "
+        "item are compared; leave out those that repeat another, or take a sample"
+        for item_id, n in answers_to.items()
+        if n > MAX_ANSWERS
+    ]:
+        raise DataError(problems)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ from xyreward.errors import (
 )
 from xyreward.items import Item, Message, text_hash
 from xyreward.pairs.audit import Audit
+from xyreward.pairs.beside import folder_beside
 from xyreward.pairs.candidates import Candidate, Judged
 from xyreward.pairs.pair import LeftOut, Pair, PairSet
 from xyreward.strict_json import parse_json
@@ -450,38 +451,36 @@ def write_pairs(
                 for fmt in empty
             ]
         )
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        shutil.rmtree(partial, ignore_errors=True)  # of a killed process that had this number
-        partial.mkdir(parents=True)
-        files: dict[str, list[str]] = {}
-        _write_json(partial / "meta.json", meta)
-        _write_json(partial / "audit.json", audit.to_dict())
-        _write_lines(partial / "pairs.jsonl", map(record_of, pair_set.pairs))
-        _write_lines(partial / "dropped.jsonl", map(_left_out, pair_set.examples))
-        for fmt, found in by_format.items():
-            kinds = ("parquet",) if fmt == "verl" else containers
-            files[fmt] = _write_format(partial, fmt, found, kinds)
-        (partial / "README.md").write_bytes(
-            _utf8(card(pair_set, audit, meta=meta, formats=files), "README.md")
-        )
-        (partial / "audit.html").write_bytes(_utf8(page(pair_set, audit, meta=meta), "audit.html"))
-        manifest = {
-            "schema": SCHEMA,
-            "pairs": len(pair_set.pairs),
-            "pairs_hash": pair_set.hash,
-            "set": {name: getattr(pair_set, name) for name in _OF_SET},
-            "formats": files,
-            "files": {name: _sum(partial / name) for name in _names(partial)},
-        }
-        _write_json(partial / MANIFEST, manifest)
-        return _put_in_place(partial, target, replace=replace)
+        with folder_beside(target) as partial:
+            files: dict[str, list[str]] = {}
+            _write_json(partial / "meta.json", meta)
+            _write_json(partial / "audit.json", audit.to_dict())
+            _write_lines(partial / "pairs.jsonl", map(record_of, pair_set.pairs))
+            _write_lines(partial / "dropped.jsonl", map(_left_out, pair_set.examples))
+            for fmt, found in by_format.items():
+                kinds = ("parquet",) if fmt == "verl" else containers
+                files[fmt] = _write_format(partial, fmt, found, kinds)
+            (partial / "README.md").write_bytes(
+                _utf8(card(pair_set, audit, meta=meta, formats=files), "README.md")
+            )
+            (partial / "audit.html").write_bytes(
+                _utf8(page(pair_set, audit, meta=meta), "audit.html")
+            )
+            manifest = {
+                "schema": SCHEMA,
+                "pairs": len(pair_set.pairs),
+                "pairs_hash": pair_set.hash,
+                "set": {name: getattr(pair_set, name) for name in _OF_SET},
+                "formats": files,
+                "files": {name: _sum(partial / name) for name in _names(partial)},
+            }
+            _write_json(partial / MANIFEST, manifest)
+            return _put_in_place(partial, target, replace=replace)
     except OSError as error:
         if isinstance(error, RunFolderError):
             raise
         raise RunFolderError(f"{target}: cannot be written: {told(error)}") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _foreign(audit: Audit, pair_set: PairSet) -> str:
