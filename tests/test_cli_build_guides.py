@@ -55,6 +55,16 @@ def test_a_dry_run_prints_the_bill_and_sends_nothing(run: Run, plan: GuidePlan) 
     assert not Path("out").exists()
 
 
+def test_a_dry_run_tells_what_cannot_be_used(run: Run, plan: GuidePlan) -> None:
+    for n in range(7):
+        Path(f"guides/md/broken-{n}.md").write_text("# A title\n\nNo list.\n")
+    with FakeAPI(reply=plan.reply) as api:
+        found = run(*command(api, "out", "--dry-run"))
+    assert found.status == 0, found.err
+    assert found.out.count("has no steps, expected a list") == 5
+    assert "... and 2 more" in found.out
+
+
 def test_items_card_and_bill(run: Run, plan: GuidePlan) -> None:
     with FakeAPI(reply=plan.reply) as api:
         found = run(*command(api, "out", "--name", "house", "--controls", "0.2"))

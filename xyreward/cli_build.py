@@ -77,7 +77,7 @@ def forum(
     from xyreward import cli
     from xyreward.construct.forum_job import ForumJob, ForumSettings, write
     from xyreward.construct.prefilter import PreFilter
-    from xyreward.construct.thread_files import Source
+    from xyreward.construct.thread_files import Problems, Source
     from xyreward.judges import load_asker
     from xyreward.judges.asking import nothing_sent
 
@@ -101,8 +101,10 @@ def forum(
     if users is None and (beside := job.source.users_file) is not None:
         cli._say(f"names of authors: from {beside.name}, which lies beside {source.name}")
     if dry_run:
-        funnel, bills = job.estimate()
+        problems = Problems(strict)
+        funnel, bills = job.estimate(problems)
         cli._say(funnel.to_markdown())
+        _say_problems(problems)
         _say_bills(bills)
         return
     with cli._sending():
@@ -111,8 +113,7 @@ def forum(
         write(built, job, out)
     cli._say(built.funnel.to_markdown())
     cli._say(f"recall of the pre-filter: {built.recall}")
-    for line in built.problems.lines[:5]:
-        cli._say(line)
+    _say_problems(built.problems)
     cli._say(f"{counted(len(built.items), 'item')} in {out / 'items.jsonl'}, described in card.md")
     cli._say_bill(job.gates.models)
     if built.problems.count:
@@ -166,6 +167,7 @@ def guides(
     from xyreward import cli
     from xyreward.construct.guide_job import GuideJob, GuideSettings, write
     from xyreward.construct.guides import GuideSource
+    from xyreward.construct.thread_files import Problems
     from xyreward.judges import load_asker
     from xyreward.judges.asking import nothing_sent
 
@@ -185,8 +187,10 @@ def guides(
     with nothing_sent(dry_run):
         job.check()
     if dry_run:
-        funnel, bills = job.estimate()
+        problems = Problems(strict)
+        funnel, bills = job.estimate(problems)
         cli._say(funnel.to_markdown())
+        _say_problems(problems)
         _say_bills(bills)
         return
     with cli._sending():
@@ -194,8 +198,7 @@ def guides(
             built = job.run(begin)
         write(built, job, out)
     cli._say(built.funnel.to_markdown())
-    for line in built.problems.lines[:5]:
-        cli._say(line)
+    _say_problems(built.problems)
     cli._say(f"{counted(len(built.items), 'item')} in {out / 'items.jsonl'}, described in card.md")
     cli._say_bill(job.gates.models)
     if built.problems.count:
@@ -302,6 +305,16 @@ GATE_OPTIONS: Mapping[str, Any] = {
     ],
 }
 """Options of the quality gates, for every source."""
+
+
+def _say_problems(problems: Any) -> None:
+    """What of the source cannot be used, as a run would say it."""
+    from xyreward import cli
+
+    for line in problems.lines[:5]:
+        cli._say(line)
+    if problems.count > 5:
+        cli._say(f"... and {problems.count - 5:,} more")
 
 
 def _gates(gating: Mapping[str, Any], options: Mapping[str, Any], *, dry_run: bool) -> Any:

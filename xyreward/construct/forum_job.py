@@ -132,8 +132,11 @@ class ForumJob:
         self.asker.check_ready()
         self.gates.check()
 
-    def estimate(self) -> tuple[Funnel, list[Bill]]:
+    def estimate(self, problems: Problems | None = None) -> tuple[Funnel, list[Bill]]:
         """What models would be asked, and what that would take. Reads the source, sends nothing.
+
+        Args:
+            problems: told what of the source cannot be used.
 
         Raises:
             DataError: `strict`, and a row that cannot be used.
@@ -142,7 +145,8 @@ class ForumJob:
         funnel, total = Funnel(), None
         with tempfile.TemporaryFile() as file:
             spool: Spool[_Candidate] = Spool(file)
-            offsets = self._look(spool, funnel, Problems(self.settings.strict), ReadCounts())
+            problems = problems or Problems(self.settings.strict)
+            offsets = self._look(spool, funnel, problems, ReadCounts())
             for lot in spool.lots(offsets, lot_of(self.asker)):
                 found = extraction().estimate([one.thread for one in lot], self.asker)
                 total = found if total is None else total + found

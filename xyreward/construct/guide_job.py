@@ -141,11 +141,14 @@ class GuideJob:
         self.asker.check_ready()
         self.gates.check()
 
-    def estimate(self) -> tuple[Funnel, list[Bill]]:
+    def estimate(self, problems: Problems | None = None) -> tuple[Funnel, list[Bill]]:
         """What the model would be asked, stage by stage, and what that would take. Sends nothing.
 
         What the store has is followed; for guides whose questions are not written yet, later stages are
         taken at their most: all questions that are asked for, none dropped.
+
+        Args:
+            problems: told what of the source cannot be used.
 
         Raises:
             DataError: `strict`, and a guide that cannot be used.
@@ -157,7 +160,8 @@ class GuideJob:
         through: list[Draft] = []
         with tempfile.TemporaryFile() as file:
             spool: Spool[Task] = Spool(file)
-            offsets = self._look(spool, funnel, Problems(self.settings.strict), Counter())
+            problems = problems or Problems(self.settings.strict)
+            offsets = self._look(spool, funnel, problems, Counter())
             for tasks in spool.lots(offsets, lot_of(self.asker)):
                 bills["writing"].append(writing().estimate(tasks, self.asker))
                 drafts: list[Draft] = []
