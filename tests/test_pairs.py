@@ -292,9 +292,14 @@ def test_no_pair_at_all_is_an_error_that_says_what_is_needed_and_what_was_droppe
         make_reference("goal_focused", "good", unsafe=True), make_reference("literal", "literal")
     )
     with pytest.raises(
-        DataError, match=r"of 1 train item with 2 answers; dropped: {'chosen is unsafe': 1}"
+        DataError, match=r"of 1 train item with 2 answers; dropped: chosen is unsafe 1\."
     ):
         build_pairs([unsafe], split="train")
+    bare = with_answers(Reference(text="one of these"), Reference(text="another of these"))
+    with pytest.raises(
+        DataError, match=r"not judged 1\. Answers without labels make none: name a judge"
+    ):
+        build_pairs([bare], split="train")
 
 
 # ---------------------------------------------------------------- impossible wishes

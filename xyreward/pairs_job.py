@@ -272,7 +272,9 @@ class PreparedJob:
         """
         out = self.out
         if not out.parent.is_dir():
-            raise RunFolderError(f"{out.parent}: is no folder, expected one to make {out.name} in")
+            raise RunFolderError(
+                f"{out.parent}: is no folder, expected one to make {out.name} in; make it with mkdir"
+            )
         if not os.access(out.parent, os.W_OK):
             raise RunFolderError(f"{out.parent}: cannot be written; choose another --out")
         # What is written beside it until all is there, names that are longer than its own.

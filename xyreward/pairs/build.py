@@ -143,7 +143,7 @@ def build_pairs(
     if not pairs and made:
         raise NoPairs(
             [
-                f"no pair is left of {len(made)} that were made; dropped: {dict(maker.dropped)}. Controls "
+                f"no pair is left of {len(made)} that were made; dropped: {_told(maker.dropped)}. Controls "
                 f"are at most a share of control_share={control_share:g}, so that they need pairs of items "
                 "with a hidden goal; max_pairs and balance may leave room for none, raise them"
             ],
@@ -154,10 +154,16 @@ def build_pairs(
             [
                 f"no pair can be made of {counted(len(items), f'{split} item')} with "
                 f"{counted(len(candidates), 'answer')}; "
-                f"dropped: {dict(maker.dropped) or 'nothing'}. Of reference answers an xy item needs a "
-                f"goal_focused one and one of {', '.join(maker.rule.rejected_kinds)}, a control needs "
-                "direct and overcorrecting; of other answers, one that is to be taught and one that is "
-                "not (rule.margin_pairs takes others)"
+                f"dropped: {_told(maker.dropped)}. "
+                + (
+                    "Answers without labels make none: name a judge (xyreward pairs --judge, pairs.judge), "
+                    "or take a set that was built with one (pairs.built)"
+                    if maker.dropped.keys() == {NOT_JUDGED}
+                    else "Of reference answers an xy item needs a goal_focused one and one of "
+                    f"{', '.join(maker.rule.rejected_kinds)}, a control needs direct and overcorrecting; of "
+                    "other answers, one that is to be taught and one that is not (rule.margin_pairs takes "
+                    "others)"
+                )
             ],
             dropped=maker.dropped,
         )
@@ -423,6 +429,10 @@ def _counts(xy: int, controls: int, share: float, limit: int | None) -> tuple[in
     limit = limit if limit is not None else xy + controls
     controls = min(controls, round(share * limit), round(xy * share / (1 - share)))
     return min(xy, limit - controls), controls
+
+
+def _told(dropped: Mapping[str, int]) -> str:
+    return ", ".join(f"{reason} {count:,}" for reason, count in dropped.items()) or "nothing"
 
 
 def _order(pair: Pair, seed: int) -> str:
