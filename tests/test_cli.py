@@ -450,7 +450,7 @@ def test_a_panel_has_a_bill_and_an_estimate(run: Callable[..., Ended], api: Fake
     panel = "panel:anthropic:claude-sonnet-5-5,anthropic:claude-haiku-5-5"
     given = ["score", write(answers(2)), "--judge", panel, "--base-url", api.base_url]
     dry = run(*given, "--out", "out.jsonl", "--dry-run")
-    assert f"{panel}: 4 calls to make, 0 verdicts in the store" in dry.out
+    assert f"{panel}: 4 calls to make, 0 already in the store" in dry.out
     done = run(*given, "--out", "out.jsonl")
     assert done.status == 0
     assert done.out.count("2 calls, 0 from the store") == 2
@@ -564,7 +564,7 @@ def test_a_dry_run_sends_nothing_and_makes_nothing(
     done = run("score", "answers.jsonl", "--out", "new/out.jsonl", *given, "--rpm", 10)
     assert done.status == 0
     assert re.search(
-        r"anthropic: 5 calls to make, 0 verdicts in the store; about [\d,]+ input and [\d,]+ output "
+        r"anthropic: 5 calls to make, 0 already in the store; about [\d,]+ input and [\d,]+ output "
         r"tokens; US dollars: about \d\.\d\d, at most \d\.\d\d; \d minutes at these limits. "
         r"Nothing was sent.\n$",
         done.out,
@@ -602,7 +602,7 @@ def test_a_dry_run_takes_off_what_the_store_has(run: Callable[..., Ended], api: 
     given = ["--judge", "anthropic", "--base-url", api.base_url]
     run("score", write(answers(2)), *given, "--out", "out.jsonl")
     done = run("score", write(answers(5)), *given, "--out", "more.jsonl", "--dry-run")
-    assert "3 calls to make, 2 verdicts in the store" in done.out
+    assert "3 calls to make, 2 already in the store" in done.out
     assert api.stats.calls == 2
 
 

@@ -163,7 +163,7 @@ def test_a_retired_judge_is_compared_from_the_store_and_the_new_ones_bill_comes_
     arguments = ("agree", "answers.jsonl", "--against-store", "chat:old", "--ask", new)
     dry = run(*arguments, "--dry-run")
     assert dry.status == 0
-    assert "5 calls to make, 0 verdicts in the store" in dry.out
+    assert "5 calls to make, 0 already in the store" in dry.out
     assert "Nothing was sent." in dry.out
     assert "store: 5 verdicts of chat:old (xy-1-" in dry.err
     assert api.wait_idle().requests == before

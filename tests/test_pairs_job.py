@@ -105,7 +105,7 @@ def test_what_a_job_would_take_counts_what_the_store_has(tmp_path: Path, api: Fa
     PreparedJob(wanted, tmp_path / "a").run()
     calls = api.stats.calls
     planned = PreparedJob(wanted, tmp_path / "b").estimates()
-    assert "0 calls to make, 18 verdicts in the store" in planned[0]
+    assert "0 calls to make, 18 already in the store" in planned[0]
     assert ": 0 calls to make" in planned[1]
     assert api.stats.calls == calls
     assert not (tmp_path / "b.samples.jsonl").exists()

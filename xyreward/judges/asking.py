@@ -156,9 +156,8 @@ class Estimate:
                 "batches: collected with batches, paid for twice without"
             )
         return (
-            f"{self.calls} {noun(self.calls, 'call')} to make, {self.in_store} "
-            f"{noun(self.in_store, 'verdict')} in the store; about {self.input_tokens:,} input and "
-            f"{self.output_tokens:,} output tokens; US dollars: {cost}{worst}{minutes}{batched}"
+            f"{self.calls:,} {noun(self.calls, 'call')} to make, {self.in_store:,} already in the store; "
+            f"about {self.input_tokens:,} input and {self.output_tokens:,} output tokens; US dollars: {cost}{worst}{minutes}{batched}"
         )
 
 
