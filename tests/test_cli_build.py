@@ -101,6 +101,34 @@ def test_what_is_given_wrongly_is_told_before_anything_is_sent(run: Run, plan: F
         assert api.stats.requests == 0
 
 
+def test_a_folder_that_cannot_be_one_is_told_before_anything_is_sent(
+    run: Run, plan: ForumPlan
+) -> None:
+    with FakeAPI(reply=plan.reply) as api:
+        for out in ("Posts.xml", "Posts.xml/below"):
+            found = run(*command(api, out))
+            assert (found.status, "Posts.xml is a file, expected a folder" in found.err) == (
+                2,
+                True,
+            )
+        assert api.stats.requests == 0
+
+
+def test_a_folder_that_cannot_be_written_in_the_end_is_a_stop_and_no_mistake(
+    run: Run, plan: ForumPlan
+) -> None:
+    Path("out", "items.jsonl").mkdir(parents=True)  # a file cannot take its place
+    with FakeAPI(reply=plan.reply) as api:
+        found = run(*command(api, "out"))
+        assert found.status == 3, found.err
+        assert "What was paid for is in the store" in found.err
+        assert not list(Path("out").glob(".*"))
+        Path("out", "items.jsonl").rmdir()
+        asked = api.stats.requests
+        assert run(*command(api, "out")).status == 0
+        assert api.stats.requests == asked
+
+
 def test_a_dry_run_afterwards_finds_all_replies_and_the_judge_s_bill_exact(
     run: Run, plan: ForumPlan
 ) -> None:

@@ -278,6 +278,17 @@ def test_what_cannot_be_used_is_told_with_place_and_reason_and_hides_nothing(
         assert line.startswith(begins)
 
 
+def test_two_guides_never_have_items_of_the_same_id(tmp_path: Path) -> None:
+    row = {"title": "T", "steps": ["x"]}
+    for name, number in (("docs", "v2-1"), ("docs-v2", "1"), ("other", "1" * 201)):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({**row, "id": number}))
+    problems = Problems()
+    [guide] = read_guides(GuideSource(tuple(sorted(tmp_path.iterdir()))), problems)
+    assert len(guide.id) < 200
+    assert ["came before" in line for line in problems.lines] == [True, False]
+    assert "the id has 201 characters" in problems.lines[1]
+
+
 def test_strict_stops_at_the_first_and_counts_are_of_all(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("# A\n\n1. x\n")
     (tmp_path / "b.md").write_text("# B\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import lzma
 import random
 import tracemalloc
@@ -307,6 +308,20 @@ def test_rows_that_make_no_thread_are_told_and_counted(tmp_path: Path) -> None:
     ]
 
 
+def test_threads_with_an_id_that_came_before_or_odd_tags_are_told(tmp_path: Path) -> None:
+    rows = tmp_path / "t.jsonl"
+    one = {"id": 1, "body": "q", "answers": [{"body": "a"}]}
+    given = [one, {**one, "body": "again"}, {**one, "id": 2, "tags": 5}]
+    rows.write_text("".join(f"{json.dumps(row)}\n" for row in given))
+    problems = Problems()
+    [thread] = read_threads(Source(rows), problems)
+    assert thread.question.html == "q"
+    assert problems.lines == [
+        "t.jsonl line 2: thread '1' is there twice; the first one was taken",
+        "t.jsonl line 3: tags is int, expected a list; left out",
+    ]
+
+
 def test_bad_lines_of_jsonl_are_told_with_their_line(tmp_path: Path) -> None:
     file = tmp_path / "threads.jsonl"
     good = b'{"id": 1, "title": "t", "body": "b", "answers": [{"text": "a", "pm_score": 3}]}\n'
@@ -349,9 +364,9 @@ def test_jsonl_that_is_no_lines_of_text_costs_one_line_of_complaint(
         b"\xef\xbb\xbf"
         + good
         + b'{"id": 2, "body": "%s"}\n' % (b"b" * 5000)
-        + good
+        + good.replace(b"1", b"3")
         + good.replace(b"1", b"1" * 500)
-        + good
+        + good.replace(b"1", b"5")
         + b"[" * 3000
     )
     problems = Problems()
@@ -447,3 +462,16 @@ def test_licences_of_old_dumps_follow_the_date_and_only_on_their_network(tmp_pat
 )
 def test_html_becomes_what_a_reader_sees(html: str, text: str) -> None:
     assert html_text(html) == text
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<ul><li>x" * 2000,
+        "<blockquote>" * 400 + "a<br>b" * 800 + "</blockquote>" * 400,
+    ],
+)
+def test_a_hostile_post_does_not_grow_to_many_times_its_size(html: str) -> None:
+    text = html_text(html)
+    assert len(text) < 5 * len(html)
+    assert text.count("x" if "x" in html else "b") == (2000 if "x" in html else 800)

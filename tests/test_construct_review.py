@@ -467,6 +467,7 @@ def test_an_edit_of_a_control_keeps_its_two_requests_one() -> None:
         (0, {"references.7": "x"}, "'references.7' is no field of it"),
         (0, {"kind": "control"}, "'kind' is no field of it"),
         (3, {"misconception": "x"}, "'misconception' is no field of it"),
+        (0, {"stated_request": "x", "intended_request": " x"}, "no goal is hidden; reject it"),
     ],
 )
 def test_an_edit_that_makes_no_item_is_an_error(number: int, edits: Any, says: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import add
@@ -81,6 +82,7 @@ def forum(
     from xyreward.judges import load_asker
     from xyreward.judges.asking import nothing_sent
 
+    _check_folder(out)
     options = _billed(out, options)
     gates, judge, second = _gates(gating, options, dry_run=dry_run)
     look = {"at_least": at_least, "sample": sample, "seed": seed, "embedding": embedding}
@@ -110,7 +112,7 @@ def forum(
     with cli._sending():
         with _bar(job.gates.asked) as begin:
             built = job.run(begin)
-        write(built, job, out)
+        _written(write, built, job, out)
     cli._say(built.funnel.to_markdown())
     cli._say(f"recall of the pre-filter: {built.recall}")
     _say_problems(built.problems)
@@ -171,6 +173,7 @@ def guides(
     from xyreward.judges import load_asker
     from xyreward.judges.asking import nothing_sent
 
+    _check_folder(out)
     options = _billed(out, options)
     gates, judge, second = _gates(gating, options, dry_run=dry_run)
     given = {"per_guide": per_guide, "controls": controls}
@@ -196,7 +199,7 @@ def guides(
     with cli._sending():
         with _bar(job.gates.asked) as begin:
             built = job.run(begin)
-        write(built, job, out)
+        _written(write, built, job, out)
     cli._say(built.funnel.to_markdown())
     _say_problems(built.problems)
     cli._say(f"{counted(len(built.items), 'item')} in {out / 'items.jsonl'}, described in card.md")
@@ -332,6 +335,30 @@ def _gates(gating: Mapping[str, Any], options: Mapping[str, Any], *, dry_run: bo
         # For a bill the local judge need not be loaded, which takes seconds.
         judge = load_judge(judge, **its) if not dry_run or makes_calls(judge, its) else None
     return settings, judge, second
+
+
+def _check_folder(out: Path) -> None:
+    """Raises ConfigError where the folder cannot be one: found before anything is paid for."""
+    from xyreward.errors import ConfigError
+
+    above = next((path for path in (out, *out.absolute().parents) if path.exists()), out)
+    if not above.is_dir():
+        raise ConfigError(f"--out {out}: {above} is a file, expected a folder")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise ConfigError(f"--out {out}: {above} cannot be written to")
+
+
+def _written(write: Callable[[Any, Any, Path], None], built: Any, job: Any, out: Path) -> None:
+    """Write the folder; what goes wrong comes after the calls, and says that they are kept."""
+    from xyreward.errors import StoreError
+
+    try:
+        write(built, job, out)
+    except OSError as error:
+        raise StoreError(
+            f"{out}: cannot be written ({error.strerror or error}). What was paid for is in the store; the "
+            "same command writes it"
+        ) from error
 
 
 def _billed(out: Path, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -174,7 +174,7 @@ def _once(suggestions: Iterable[Suggestion]) -> tuple[Suggestion, ...]:
     return tuple({comparable(s.quote): s for s in reversed(list(suggestions))}.values())[::-1]
 
 
-_ELLIPSIS = re.compile(r"\[?(?:\.{3,}|\u2026)\]?")
+ELLIPSIS = re.compile(r"\[?(?:\.{3,}|\u2026)\]?")
 _EDGES = " \t\n\"'.,;:!?-#()[]"
 
 
@@ -193,7 +193,7 @@ def occurs(quote: str, answer: str) -> bool:
 
 
 def _in_order(quote: str, text: str, bullets: bool) -> bool:
-    parts = [comparable(part, bullets=bullets).strip(_EDGES) for part in _ELLIPSIS.split(quote)]
+    parts = [comparable(part, bullets=bullets).strip(_EDGES) for part in ELLIPSIS.split(quote)]
     if not any(character.isalnum() for part in parts for character in part):
         whole = comparable(quote, bullets=True)
         return bool(whole) and whole in text

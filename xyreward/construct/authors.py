@@ -13,6 +13,7 @@ from typing import Any
 
 from xyreward.construct.posts_xml import xml_rows
 from xyreward.items import Item
+from xyreward.pairs.personal_data import mask
 
 
 def user_rows(path: Path, tell: Callable[[str], None]) -> Iterator[tuple[str, str]]:
@@ -53,7 +54,9 @@ def with_authors(
     }
     names: dict[str, str] = {}
     if users is not None and wanted:
-        names = {number: name for number, name in user_rows(users, tell) if number in wanted}
+        names = {
+            number: mask(name)[0] for number, name in user_rows(users, tell) if number in wanted
+        }
     return tuple(_with_authors(item, site, names) for item in items)
 
 

@@ -36,7 +36,7 @@ EXTRACT = "forum-extract-1"
 REPLY_TOKENS = 8192
 """Limit of a reply, thinking included."""
 LONGEST_POST = 20_000
-"""Characters of a question or an answer that are shown; threads with a longer one are dropped."""
+"""Characters of a question, its title included, or an answer; threads with a longer one are dropped."""
 
 NAMES = "abcd"
 """What answers are called in a request: ids of a source are long and are easily confused."""
@@ -80,16 +80,22 @@ def usable(thread: Thread) -> str | None:
         return "no answer"
     if all(post.score < 0 for post in thread.answers):
         return "all answers voted down"
-    if any(len(post.html) > LONGEST_POST for post in (thread.question, *thread.answers)):
+    if not thread.title.strip() and not thread.question.text.strip():
+        return "no question"
+    longest = max(len(post.html) for post in (thread.question, *thread.answers))
+    if max(longest, len(thread.title) + len(thread.question.html)) > LONGEST_POST:
         return f"a post of more than {LONGEST_POST:,} characters"
     return None
 
 
 def readable(thread: Thread) -> Thread:
-    """The thread as text, and without personal data: as models see it, and as quotes are compared."""
+    """The thread as text, and without personal data: as models see it, and as quotes are compared.
+
+    Authors keep their names, and lose e-mail addresses.
+    """
 
     def post(one: Post) -> Post:
-        return one._replace(html=mask(one.text)[0], is_html=False)
+        return one._replace(html=mask(one.text)[0], is_html=False, author=mask(one.author)[0])
 
     return thread._replace(
         title=mask(thread.title)[0],

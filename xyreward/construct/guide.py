@@ -130,6 +130,7 @@ def readable(guide: Guide) -> Guide:
     return dataclasses.replace(
         guide,
         title=mask(guide.title)[0],
+        author=mask(guide.author)[0],
         sections=tuple(
             Section(mask(one.title)[0], mask(one.text)[0], bare(one.steps))
             for one in guide.sections

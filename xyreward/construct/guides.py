@@ -18,6 +18,7 @@ from xyreward.config import parse_yaml
 from xyreward.construct.guide_pages import Page, Section, html_page, markdown_page
 from xyreward.construct.html_text import html_text
 from xyreward.construct.thread_files import (
+    LONGEST_ID,
     Problems,
     as_text,
     jsonl_rows,
@@ -157,7 +158,7 @@ def read_guides(
         OSError: a file cannot be read.
     """
     counts = Counter() if counts is None else counts
-    seen: set[tuple[str, str]] = set()
+    seen: set[str] = set()
     for path, place, name in source.files():
         kind = KINDS[path.suffix.lower()]
         rows = _rows(path, place, problems, counts)
@@ -168,10 +169,13 @@ def read_guides(
                 problems.tell(f"{where}: has no title; left out")
             elif not guide.steps:
                 problems.tell(f"{where}: has no steps, expected a list, numbered or not; left out")
-            elif (name, guide.id) in seen:
+            elif len(guide.id) > LONGEST_ID:
+                n = f"{len(guide.id):,} characters"
+                problems.tell(f"{where}: the id has {n}, expected at most {LONGEST_ID}; left out")
+            elif f"{name}-{guide.id}" in seen:  # as items name their group
                 problems.tell(f"{where}: the id {guide.id!r:.60} came before; left out")
             else:
-                seen.add((name, guide.id))
+                seen.add(f"{name}-{guide.id}")
                 yield guide
 
 

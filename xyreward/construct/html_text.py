@@ -29,6 +29,9 @@ _BLOCKS = frozenset(
     }
 )
 _HIDDEN = frozenset({"script", "style", "template", "head"})
+DEEPEST = 8
+"""Lists, or quotes, inside each other; deeper ones stand on that level. Each level indents, so that a hostile
+post would grow to hundreds of times its size."""
 _SPACES = re.compile(r"[ \t\n\r\f]+")
 _MARK = re.compile(r" *(?:-|\d+\.) ")
 
@@ -50,7 +53,8 @@ class _Reader(HTMLParser):
         self._lists: list[int | None] = []
         """Of each open list the number of its next entry, None for a list of bullets."""
         self._links: list[tuple[str, int]] = []
-        self._quotes: list[int] = []
+        self._quotes: list[int | None] = []
+        """Of each open one where it begins; None below the deepest."""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag in _HIDDEN:
@@ -71,10 +75,10 @@ class _Reader(HTMLParser):
             mark = "- " if number is None else f"{number}. "
             if number is not None:
                 self._lists[-1] = number + 1
-            self._block("  " * max(len(self._lists) - 1, 0) + mark, lines=1)
+            self._block("  " * min(max(len(self._lists) - 1, 0), DEEPEST) + mark, lines=1)
         elif tag == "blockquote":
             self._block("")
-            self._quotes.append(len(self.parts))
+            self._quotes.append(len(self.parts) if len(self._quotes) < DEEPEST else None)
         elif tag == "a":
             self._links.append((dict(attrs).get("href") or "", len(self.parts)))
         elif tag == "img":
@@ -97,7 +101,9 @@ class _Reader(HTMLParser):
             self._lists.pop()
             self._block("", lines=1 if self._lists else 2)
         elif tag == "blockquote" and self._quotes:
-            at = self._quotes.pop()
+            if (at := self._quotes.pop()) is None:
+                self._block("")
+                return
             inner = "".join(self.parts[at:]).strip()
             del self.parts[at:]
             self.parts.append("\n".join(f"> {line}".rstrip() for line in inner.split("\n")))

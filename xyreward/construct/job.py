@@ -6,6 +6,7 @@ Not here: which stages there are, and in what order (`forum_job.py`, `guide_job.
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -154,6 +155,10 @@ def write_items(path: Path, items: Sequence[Item]) -> None:
 
 
 def _put(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_text(text, encoding="utf-8", newline="\n", errors="backslashreplace")
-    beside.replace(path)
+    # Of this process: another one may be writing the same folder.
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        beside.write_text(text, encoding="utf-8", newline="\n", errors="backslashreplace")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from xyreward.reading import occurs
+from xyreward.reading import ELLIPSIS, occurs
 
 QUOTE_CHARACTERS = 12
-"""Letters and digits of a quote at least, unless it is the whole text: shorter ones occur anywhere."""
+"""Letters and digits of a quote's longest part at least, unless it is the whole text: shorter ones occur
+anywhere."""
 
 
 def not_a_quote(quote: str, text: str, *, of: str = "its answer") -> str | None:
@@ -18,7 +19,9 @@ def not_a_quote(quote: str, text: str, *, of: str = "its answer") -> str | None:
     """
     if not occurs(quote, text):
         return f"does not occur in {of}"
-    letters = sum(map(str.isalnum, quote))
+    # Of common words with an ellipsis between them every text has some.
+    parts = [quote] if quote in text else ELLIPSIS.split(quote)
+    letters = max(sum(map(str.isalnum, part)) for part in parts)
     if letters < min(QUOTE_CHARACTERS, sum(map(str.isalnum, text))):
         return "is too short to show anything"
     return None

@@ -323,7 +323,10 @@ def _edited(item: Item, decisions: Sequence[Decision]) -> Item:
         if not text.strip():
             raise ValueError(f"{name} is blank")
     changes["references"] = references
-    return _with_review(item, changes, [_record(one, before) for one in decisions])
+    edited = _with_review(item, changes, [_record(one, before) for one in decisions])
+    if edited.bare and not item.bare:
+        raise ValueError("the intended request is the stated one, and no goal is hidden; reject it")
+    return edited
 
 
 def _with_review(

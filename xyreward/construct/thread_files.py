@@ -194,11 +194,20 @@ def read_threads(
     names = {_plain(name) for name in first[1]}
     rows = _chain(first, rows)
     if "answers" in names:
+        seen: set[str] = set()
         for number, row in rows:
             counts.rows["thread"] += 1
             thread = _thread(source.place(number), row, source, problems)
-            if thread is not None:
-                yield thread
+            if thread is None:
+                continue
+            if thread.id in seen:
+                where = source.place(number)
+                problems.tell(
+                    f"{where}: thread {thread.id!r:.40} is there twice; the first one was taken"
+                )
+                continue
+            seen.add(thread.id)
+            yield thread
     elif {"posttypeid", "parentid"} & names:
         if not source.site:
             raise DataError(
@@ -540,10 +549,12 @@ def _thread(
         if fields.get("id") is None:
             raise _Bad("has no id")
         question = _thread_post(fields, "body", source)
+        tags = fields.get("tags") or ()
+        if not isinstance(tags, str | list | tuple):
+            raise _Bad(f"tags is {type(tags).__name__}, expected a list")
     except _Bad as bad:
         problems.tell(f"{where}: {bad}; left out")
         return None
-    tags = fields.get("tags") or ()
     return Thread(
         question=question,
         title=as_text(fields.get("title")),
