@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import time
@@ -48,7 +49,9 @@ def test_a_dry_run_prints_the_bill_and_sends_nothing(run: Run, plan: GuidePlan) 
     assert "literal answer: at most 40 calls" in found.out
     # Three inferences, and as many comparisons.
     assert "inference, chat:writer: at most 240 calls to make" in found.out
-    *calls, in_all = map(int, re.findall(r"(\d+) calls to make", found.out))
+    *calls, in_all = (
+        int(n.replace(",", "")) for n in re.findall(r"([\d,]+) calls to make", found.out)
+    )
     assert "in all: at most" in found.out
     assert in_all == sum(calls)
     assert "Nothing was sent or written" in found.out
@@ -65,11 +68,25 @@ def test_a_dry_run_tells_what_cannot_be_used(run: Run, plan: GuidePlan) -> None:
     assert "... and 2 more" in found.out
 
 
+def test_a_folder_of_other_sources_is_not_written_over(run: Run, plan: GuidePlan) -> None:
+    Path("out").mkdir()
+    Path("out/funnel.json").write_text('{"source": ["handbook"]}')
+    with FakeAPI(reply=plan.reply) as api:
+        found = run(*command(api, "out", "--dry-run"))
+        Path("out/funnel.json").write_text("[]")
+        broken = run(*command(api, "out"))
+        assert api.stats.requests == 0
+    assert (found.status, broken.status) == (2, 2)
+    assert "out holds items built from ['handbook'], and these are of ['guides']" in found.err
+    assert "is not as a build writes it" in broken.err
+
+
 def test_items_card_and_bill(run: Run, plan: GuidePlan) -> None:
     with FakeAPI(reply=plan.reply) as api:
         found = run(*command(api, "out", "--name", "house", "--controls", "0.2"))
     assert found.status == 0, found.err
     items = load_items("out/items.jsonl")
+    assert json.loads(Path("out/funnel.json").read_text())["settings"]["controls"] == 0.2
     # 10, 1, 1 and 2 with two, 4 with one; one is a duplicate, one not refined, two would do
     assert sum(item.kind == "xy" for item in items) == 28 + 4 - 1 - 1 - 2
     assert sum(item.kind == "control" for item in items) == 7

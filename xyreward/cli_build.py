@@ -77,6 +77,7 @@ def forum(
     """Make items of a forum's threads: what is asked, what is wanted, and the answers that show it."""
     from xyreward import cli
     from xyreward.construct.forum_job import ForumJob, ForumSettings, write
+    from xyreward.construct.job import check_source
     from xyreward.construct.prefilter import PreFilter
     from xyreward.construct.thread_files import Problems, Source
     from xyreward.judges import load_asker
@@ -98,6 +99,7 @@ def forum(
     job = ForumJob(
         Source(source, site, licence, users), asker, settings, judge=judge, second=second
     )
+    check_source(out, job.source.path.name)
     with nothing_sent(dry_run):
         job.check()
     if users is None and (beside := job.source.users_file) is not None:
@@ -169,6 +171,7 @@ def guides(
     from xyreward import cli
     from xyreward.construct.guide_job import GuideJob, GuideSettings, write
     from xyreward.construct.guides import GuideSource
+    from xyreward.construct.job import check_source
     from xyreward.construct.thread_files import Problems
     from xyreward.judges import load_asker
     from xyreward.judges.asking import nothing_sent
@@ -187,6 +190,7 @@ def guides(
     source = GuideSource(tuple(files), name, licence)
     asker = load_asker(model, **options)
     job = GuideJob(source, asker, settings, judge=judge, second=second)
+    check_source(out, [path.name for path in source.paths])
     with nothing_sent(dry_run):
         job.check()
     if dry_run:

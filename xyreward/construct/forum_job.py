@@ -8,6 +8,7 @@ anew. The same store, source and settings give the same bytes.
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -310,6 +311,7 @@ def write(built: Built, job: ForumJob, folder: Path) -> None:
     recall = built.recall
     facts = {
         "source": job.source.path.name,
+        "settings": dataclasses.asdict(job.settings),
         "site": job.source.site,
         "model": job.asker.name_without_url,
         "prompt": extract_version(),

@@ -8,6 +8,7 @@ anew. The same store, source and settings give the same bytes.
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -354,6 +355,7 @@ def write(built: GuidesBuilt, job: GuideJob, folder: Path) -> None:
     model = job.asker.name_without_url
     facts = {
         "source": paths,
+        "settings": dataclasses.asdict(job.settings),
         "model": model,
         "prompts": dict(versions()),
         "read": dict(sorted(built.counts.items())),

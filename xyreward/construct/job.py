@@ -17,7 +17,7 @@ from typing import IO, Any, Generic, TypeVar
 
 from xyreward.construct.prefilter import draw
 from xyreward.construct.stages import Dropped, Kept
-from xyreward.errors import ConfigError
+from xyreward.errors import ConfigError, told
 from xyreward.items import Item
 from xyreward.judges.asking import Estimate, ModelAsker
 from xyreward.splits import near_duplicates
@@ -128,6 +128,34 @@ def controls_beside(n_xy: int, share: float) -> int:
 
 
 # ---------------------------------------------------------------- the folder
+
+
+def check_source(folder: Path, source: str | list[str]) -> None:
+    """Make sure that a folder is new, or was built from the same files: its items would be overwritten.
+
+    Other settings may come: replies are in the store, and what is built is told with its settings.
+
+    Args:
+        folder: where items are to be.
+        source: what `funnel.json` says of the files.
+
+    Raises:
+        ConfigError: it holds items of other files, or a `funnel.json` that no build wrote.
+    """
+    file = folder / "funnel.json"
+    if not file.exists():
+        return
+    try:
+        known = json.loads(file.read_text("utf-8"))["source"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{file}: is not as a build writes it ({told(error)}); take another folder for --out"
+        ) from None
+    if known != source:
+        raise ConfigError(
+            f"{folder} holds items built from {known}, and these are of {source}; take another folder for "
+            "--out, or remove that one"
+        )
 
 
 def write_folder(

@@ -157,7 +157,8 @@ class Estimate:
             )
         return (
             f"{self.calls:,} {noun(self.calls, 'call')} to make, {self.in_store:,} already in the store; "
-            f"about {self.input_tokens:,} input and {self.output_tokens:,} output tokens; US dollars: {cost}{worst}{minutes}{batched}"
+            f"about {self.input_tokens:,} input and {self.output_tokens:,} output tokens; US dollars: "
+            f"{cost}{worst}{minutes}{batched}"
         )
 
 
