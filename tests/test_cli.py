@@ -188,7 +188,7 @@ def test_the_version_is_told(run: Callable[..., Ended]) -> None:
 
 
 def test_no_summary_of_a_command_is_cut(run: Callable[..., Ended]) -> None:
-    for group in ([], ["judge"], ["store"]):
+    for group in ([], ["build"], ["judge"], ["store"]):
         told = run(*group, "--help").out.partition("Commands:")[2]
         assert told
         assert "..." not in told

@@ -76,7 +76,7 @@ judge_app = typer.Typer(
 )
 store_app = typer.Typer(help="Look after the verdict store.", no_args_is_help=True)
 build_app = typer.Typer(
-    help="Make items of a source of your own: a forum's threads, how-to guides.",
+    help="Make items of your own forum or how-to guides.",
     no_args_is_help=True,
 )
 app.add_typer(judge_app, name="judge")

@@ -74,7 +74,10 @@ def forum(
     gating: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> None:
-    """Make items of a forum's threads: what is asked, what is wanted, and the answers that show it."""
+    """Make items of a forum's threads.
+
+    What is asked, what is wanted, and the answers that show it.
+    """
     from xyreward import cli
     from xyreward.construct.forum_job import ForumJob, ForumSettings, write
     from xyreward.construct.job import check_source
@@ -167,7 +170,10 @@ def guides(
     gating: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> None:
-    """Make items of how-to guides: questions around what a guide refutes, and answers of both kinds."""
+    """Make items of how-to guides.
+
+    Questions around what a guide refutes, and answers of both kinds.
+    """
     from xyreward import cli
     from xyreward.construct.guide_job import GuideJob, GuideSettings, write
     from xyreward.construct.guides import GuideSource

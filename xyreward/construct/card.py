@@ -9,7 +9,7 @@ from xyreward.construct.gates import GateFigures
 from xyreward.construct.stages import Funnel
 from xyreward.items import Item
 from xyreward.markdown import code, fenced, plain
-from xyreward.stats import Estimate
+from xyreward.shown import estimated
 
 EXAMPLES = 3
 PROBLEMS = 50
@@ -111,21 +111,13 @@ def _gates(gates: GateFigures) -> list[str]:
     ]
     for name, figure in gates.figures.items():
         n = 0 if figure is None else figure.n
-        lines.append(f"| {plain(name)} | {_told(figure)} | {n:,} |")
+        lines.append(f"| {plain(name)} | {estimated(figure, digits=2)} | {n:,} |")
     lines += [""]
     for gate, version in gates.prompts.items():
         whom = f" by {code(gates.models[gate])}" if gate in gates.models else ""
         lines.append(f"- {gate}:{whom} {code(version)}")
     lines += [f"- {gate}: off, {why}" for gate, why in gates.off.items()]
     return [*lines, ""]
-
-
-def _told(figure: Estimate | None) -> str:
-    if figure is None:
-        return "n/a"
-    if figure.low is None or figure.high is None:
-        return f"{figure.value:.2f} [no interval]"
-    return f"{figure.value:.2f} [{figure.low:.2f}, {figure.high:.2f}]"
 
 
 def _licences(items: Sequence[Item]) -> Counter[str]:
