@@ -334,6 +334,12 @@ def test_names_of_answers_become_ids_of_the_source() -> None:
             "none of a, b",
         ),
         ({"intended_request": " get the LAST three characters."}, "inconsistent", "the stated one"),
+        (
+            {"intended_request": "Get the last\u200b three characters."},
+            "inconsistent",
+            "the stated one",
+        ),
+        ({"stated_request": "\u200b \u2060"}, "inconsistent", "`stated_request` is empty"),
         ({"misconception": ""}, "inconsistent", "`misconception` is empty"),
         ({"sufficient": True}, "inconsistent", "there are `intended_solutions`"),
         ({"sufficient": "no"}, "off_menu", "expected true or false"),

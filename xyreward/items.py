@@ -294,6 +294,11 @@ def without_invisible(text: str) -> str:
     return "".join(c for c in text if c.isascii() or unicodedata.category(c) != "Cf")
 
 
+def same_words(one: str, other: str) -> bool:
+    """Whether two texts read the same but for case, white space and what is not seen."""
+    return folded(without_invisible(one)).casefold() == folded(without_invisible(other)).casefold()
+
+
 def text_hash(text: str) -> str:
     """sha256 (hex) of the `folded` text."""
     return hashlib.sha256(folded(text).encode("utf-8", "surrogatepass")).hexdigest()

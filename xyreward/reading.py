@@ -26,7 +26,7 @@ from xyreward.verdict import (
     Suggestion,
     odd_combinations,
 )
-from xyreward.words import whole
+from xyreward.words import is_empty, whole
 
 T = TypeVar("T", bound=str)
 
@@ -271,10 +271,10 @@ def check_keys(name: str, data: object, keys: Sequence[str]) -> None:
 
 
 def read_text(name: str, value: object) -> str:
-    """A string that UTF-8 has. Raises Unread otherwise."""
+    """A string that UTF-8 has; empty where a reader would see nothing. Raises Unread otherwise."""
     if not isinstance(value, str):
         raise Unread("unparseable", f"{name} is {_shown(value)}, expected a text")
-    return whole(value.strip())  # as the store has it
+    return "" if is_empty(value) else whole(value.strip())  # as the store has it
 
 
 def read_texts(name: str, value: object) -> list[str]:

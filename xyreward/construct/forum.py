@@ -19,7 +19,7 @@ from xyreward.construct.quotes import not_a_quote
 from xyreward.construct.stages import Dropped, Kept, Provenance, Stage, prompt, prompt_version
 from xyreward.construct.threads import Post, Thread
 from xyreward.fence import Part, fence
-from xyreward.items import Item, Reference, folded
+from xyreward.items import Item, Reference, same_words
 from xyreward.judges.calls import Call, Reply
 from xyreward.pairs.personal_data import mask
 from xyreward.reading import (
@@ -174,10 +174,7 @@ def read_notes(thread: Thread, reply: Reply) -> Mapping[str, Any] | ReadingProbl
     if not found["stated_request"]:
         complaints.append("`stated_request` is empty.")
     if not found["sufficient"]:
-        same = (
-            folded(found["stated_request"]).casefold()
-            == folded(found["intended_request"]).casefold()
-        )
+        same = same_words(found["stated_request"], found["intended_request"])
         if same or not found["intended_request"]:
             complaints.append(
                 "`sufficient` is false, and `intended_request` is empty or the stated one."

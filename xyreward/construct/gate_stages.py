@@ -14,7 +14,7 @@ from typing import Any
 from xyreward import rubric
 from xyreward.construct.stages import Kept, Stage, prompt, prompt_version
 from xyreward.fence import Part, fence
-from xyreward.items import Item, ItemKind, Reference, folded, text_hash
+from xyreward.items import Item, ItemKind, Reference, same_words, text_hash
 from xyreward.judges.calls import Call, Reply
 from xyreward.reading import ReadingProblem, Unread, read_bool, read_object, read_text
 
@@ -186,7 +186,7 @@ def _read_label(_: Item, reply: Reply) -> Mapping[str, Any] | ReadingProblem:
         return ReadingProblem("unparseable", "stated_request is empty, expected a sentence")
     if not hidden:
         return {"kind": "control", "stated_request": stated, "intended_request": stated}
-    if not intended or folded(intended).casefold() == folded(stated).casefold():
+    if not intended or same_words(intended, stated):
         complaint = "`hidden_goal` is true, and `intended_request` is empty or the stated one."
         return ReadingProblem("inconsistent", complaint, (complaint,))
     return {"kind": "xy", "stated_request": stated, "intended_request": intended}

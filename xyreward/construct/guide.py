@@ -24,7 +24,7 @@ from xyreward.construct.guides import Guide
 from xyreward.construct.quotes import not_a_quote
 from xyreward.construct.stages import Dropped, Kept, Provenance, Stage, prompt, prompt_version
 from xyreward.fence import Part, fence
-from xyreward.items import Item, ItemKind, Reference, folded
+from xyreward.items import Item, ItemKind, Reference, same_words
 from xyreward.judges.calls import Call, Reply
 from xyreward.pairs.language import language_of
 from xyreward.pairs.personal_data import mask
@@ -239,7 +239,7 @@ class _Written:
             ("stated_request", "intended_request"),
             ("goal_answer", "literal_answer"),
         ):
-            if folded(found[one]).casefold() == folded(found[other]).casefold():
+            if same_words(found[one], found[other]):
                 self.complain(f"{name}: {one} and {other} are the same.")
         return found
 

@@ -21,11 +21,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from xyreward.construct.gates import meant_as
 from xyreward.errors import DataError
-from xyreward.items import Item, text_hash
+from xyreward.items import Item, same_words, text_hash
 from xyreward.markdown import printable
 from xyreward.self_contained import render
 from xyreward.strict_json import parse_json
-from xyreward.words import counted
+from xyreward.words import counted, is_empty
 
 REASONS = (
     "the query says the goal",
@@ -320,11 +320,11 @@ def _edited(item: Item, decisions: Sequence[Decision]) -> Item:
                 changes["intended_request"] = text
         else:
             raise ValueError(f"{name!r} is no field of it that can be edited")
-        if not text.strip():
+        if is_empty(text):
             raise ValueError(f"{name} is blank")
     changes["references"] = references
     edited = _with_review(item, changes, [_record(one, before) for one in decisions])
-    if edited.bare and not item.bare:
+    if item.kind == "xy" and same_words(edited.stated_request, edited.intended_request):
         raise ValueError("the intended request is the stated one, and no goal is hidden; reject it")
     return edited
 
