@@ -211,6 +211,16 @@ def test_a_dry_run_wants_no_key_and_the_run_itself_does(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_tracker_is_looked_for_before_anything_is_evaluated(run: Run, tmp_path: Path) -> None:
+    policy, judge = file_of_answers(tmp_path)
+    arguments = ["eval", "--policy", policy, "--judge", judge, "--out", "mine"]
+    done = run(*arguments, "--report-to", "trackoi")
+    assert done.status == 2
+    assert "report_to: is 'trackoi'" in done.err
+    assert "did you mean 'trackio'" in done.err
+    assert not (tmp_path / "mine").exists()
+
+
 def test_a_file_of_answers_is_a_policy(run: Run, tmp_path: Path) -> None:
     policy, judge = file_of_answers(tmp_path)
     arguments = ["eval", "--policy", policy, "--judge", judge]

@@ -39,6 +39,13 @@ def report() -> dict[str, Any]:
     return build_report(BEFORE, AFTER)
 
 
+def test_without_a_training_there_is_no_before() -> None:
+    found = figures(build_report(BEFORE))
+    assert found["held_out/intended_solution"] == pytest.approx(1 / 30)
+    assert found["held_out/judge_failure_rate/xy"] == 0
+    assert not [name for name in found if "before" in name or "change" in name]
+
+
 def test_every_figure_of_both_policies_and_the_change_is_logged_and_nothing_that_is_not_there() -> (
     None
 ):

@@ -69,6 +69,12 @@ def evaluate(
         int | None, typer.Option(min=1, help="Longest answer, in tokens. [default: 192]")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="[default: 0]")] = None,
+    report_to: Annotated[
+        str | None,
+        typer.Option(
+            help="Trackers that get the figures: tensorboard,wandb,trackio. [default: none]"
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -110,6 +116,7 @@ def evaluate(
         "evaluation.temperature": temperature,
         "evaluation.max_new_tokens": max_new_tokens,
         "seed": seed,
+        "report_to": listed(report_to, "--report-to"),
         **_conditions(listed(conditions, "--conditions")),
     }
     overrides = [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]

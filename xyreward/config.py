@@ -593,6 +593,13 @@ class EvaluateRecipe(Recipe):
     """Of a policy behind an API: `max_concurrency`, `budget_usd`, `store`, ... Judge and policy have one
     bill, so that a `budget_usd` of either is a limit to what both may cost together. Of a file of answers:
     `origin`, `columns`, `allow_missing`."""
+    report_to: str | list[str] | None = None
+    """Trackers that get the figures: tensorboard, wandb, trackio; see docs/ecosystem.md."""
+
+    @property
+    def of_trainer(self) -> Mapping[str, Any]:
+        """Nothing is trained; trackers are named as a training's are."""
+        return {"report_to": self.report_to}
 
     @model_validator(mode="before")
     @classmethod

@@ -18,6 +18,7 @@ from xyreward.errors import ConfigError
 from xyreward.evaluation import Evaluation, is_lacking
 from xyreward.judges import OF_BATCHES, joined_options, options_of
 from xyreward.judges.asking import nothing_sent
+from xyreward.tracking import check_trackers
 
 SET_HERE = frozenset({"votes", *OF_BATCHES, "schema", "max_tokens", "temperature"})
 """Options of judges that a policy does not have, or that the evaluation sets."""
@@ -70,6 +71,7 @@ class PreparedEvaluation:
     _found: Evaluation | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        check_trackers(self.config.report_to, "report_to")
         with nothing_sent(self.arguments.dry_run):
             recipe.check_before_evaluation(self.config)
             self.data = recipe.load_data(self.config, dry_run=self.arguments.dry_run)

@@ -1,4 +1,4 @@
-"""The held-out evaluation's figures, in the trackers that a recipe's `dpo.report_to` names.
+"""The held-out evaluation's figures, in the trackers that `report_to` names.
 
 Training logs its losses there by itself (transformers). Logged here, once, at the last step: every figure
 before and after training, the paired change, the headline, and how many judgements failed. A figure that
@@ -8,6 +8,8 @@ is not there is not logged; it is never a 0.
     held_out/change/intended_solution         mean paired difference; .../low and .../high: its 95 % interval
     held_out/after/headline                   with .../low and .../high
     held_out/after/judge_failure_rate/xy      share of judgements that failed, in [0, 1]
+
+Of an evaluation without a training it is `held_out/intended_solution`, and so on: there is no before.
 
 TensorBoard, Weights & Biases and Trackio are known. None of them is a dependency of xyreward.
 
@@ -112,7 +114,7 @@ def figures(report: Mapping[str, Any]) -> dict[str, float]:
     found: dict[str, float | None] = {}
     sides = [side for side in ("before", "after", "change") if side in report["headline"]]
     for side in sides:
-        place = f"held_out/{side}"
+        place = f"held_out/{side}" if "after" in sides else "held_out"
         for line in report["metrics"]:
             if (estimate := line[side]) is None:
                 continue
