@@ -82,7 +82,7 @@ def test_a_row_that_cannot_be_used_is_told_and_with_strict_ends_it(
     with FakeAPI(reply=plan.reply) as api:
         found = run(*command(api, "out"))
         assert found.status == 1
-        assert "1 row of the source could not be used" in found.out
+        assert "1 row or file of the source could not be used" in found.out
         dry = run(*command(api, "out", "--dry-run"))
         assert (dry.status, "not well-formed" in dry.out) == (0, True)
         strict = run(*command(api, "strict", "--strict"))

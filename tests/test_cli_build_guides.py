@@ -103,7 +103,7 @@ def test_a_guide_that_cannot_be_used_is_told_and_with_strict_ends_it(
         found = run(*command(api, "out", "--max-guides", "2"))
         assert found.status == 1
         assert "zz.md: has no steps" in found.out
-        assert "1 guide or row could not be used" in found.out
+        assert "1 row or file of the source could not be used" in found.out
         strict = run(*command(api, "strict", "--strict"))
     assert strict.status == 2
     assert "zz.md: has no steps" in strict.err

@@ -82,7 +82,7 @@ def forum(
     from xyreward.construct.forum_job import ForumJob, ForumSettings, write
     from xyreward.construct.job import check_source
     from xyreward.construct.prefilter import PreFilter
-    from xyreward.construct.thread_files import Problems, Source
+    from xyreward.construct.thread_files import Source
     from xyreward.judges import load_asker
     from xyreward.judges.asking import nothing_sent
 
@@ -107,28 +107,13 @@ def forum(
         job.check()
     if users is None and (beside := job.source.users_file) is not None:
         cli._say(f"names of authors: from {beside.name}, which lies beside {source.name}")
-    if dry_run:
-        problems = Problems(strict)
-        funnel, bills = job.estimate(problems)
-        cli._say(funnel.to_markdown())
-        _say_problems(problems)
-        _say_bills(bills)
-        return
-    with cli._sending():
-        with _bar(job.gates.asked) as begin:
-            built = job.run(begin)
-        _written(write, built, job, out)
-    cli._say(built.funnel.to_markdown())
-    cli._say(f"recall of the pre-filter: {built.recall}")
-    _say_problems(built.problems)
-    cli._say(f"{counted(len(built.items), 'item')} in {out / 'items.jsonl'}, described in card.md")
-    cli._say_bill(job.gates.models)
-    if built.problems.count:
-        cli._say(
-            f"{counted(built.problems.count, 'row')} of the source could not be used; card.md has them"
-        )
-    if _say_failed(built.funnel) or built.problems.count:
-        raise typer.Exit(cli.FAILED)
+    _build(
+        job,
+        write,
+        out,
+        dry_run=dry_run,
+        said=lambda built: [f"recall of the pre-filter: {built.recall}"],
+    )
 
 
 def guides(
@@ -174,11 +159,9 @@ def guides(
 
     Questions around what a guide refutes, and answers of both kinds.
     """
-    from xyreward import cli
     from xyreward.construct.guide_job import GuideJob, GuideSettings, write
     from xyreward.construct.guides import GuideSource
     from xyreward.construct.job import check_source
-    from xyreward.construct.thread_files import Problems
     from xyreward.judges import load_asker
     from xyreward.judges.asking import nothing_sent
 
@@ -199,28 +182,7 @@ def guides(
     check_source(out, [path.name for path in source.paths])
     with nothing_sent(dry_run):
         job.check()
-    if dry_run:
-        problems = Problems(strict)
-        funnel, bills = job.estimate(problems)
-        cli._say(funnel.to_markdown())
-        _say_problems(problems)
-        _say_bills(bills)
-        return
-    with cli._sending():
-        with _bar(job.gates.asked) as begin:
-            built = job.run(begin)
-        _written(write, built, job, out)
-    cli._say(built.funnel.to_markdown())
-    _say_problems(built.problems)
-    cli._say(f"{counted(len(built.items), 'item')} in {out / 'items.jsonl'}, described in card.md")
-    cli._say_bill(job.gates.models)
-    if built.problems.count:
-        cli._say(
-            f"{counted(built.problems.count, 'guide or row', 'guides and rows')} could not be used; "
-            "card.md has them"
-        )
-    if _say_failed(built.funnel) or built.problems.count:
-        raise typer.Exit(cli.FAILED)
+    _build(job, write, out, dry_run=dry_run)
 
 
 def review(
@@ -345,6 +307,50 @@ def _gates(gating: Mapping[str, Any], options: Mapping[str, Any], *, dry_run: bo
         # For a bill the local judge need not be loaded, which takes seconds.
         judge = load_judge(judge, **its) if not dry_run or makes_calls(judge, its) else None
     return settings, judge, second
+
+
+def _build(
+    job: Any,
+    write: Callable[[Any, Any, Path], None],
+    out: Path,
+    *,
+    dry_run: bool,
+    said: Callable[[Any], Sequence[str]] = lambda _: (),
+) -> None:
+    """Run a job, write its folder and say what came of it; or say what it would take.
+
+    Args:
+        job: a ForumJob or GuideJob that was checked.
+        write: of its module.
+        out: the folder.
+        dry_run: send and write nothing.
+        said: further lines on what was built.
+    """
+    from xyreward import cli
+    from xyreward.construct.thread_files import Problems
+
+    if dry_run:
+        problems = Problems(job.settings.strict)
+        funnel, bills = job.estimate(problems)
+        cli._say(funnel.to_markdown())
+        _say_problems(problems)
+        _say_bills(bills)
+        return
+    with cli._sending():
+        with _bar(job.gates.asked) as begin:
+            built = job.run(begin)
+        _written(write, built, job, out)
+    cli._say(built.funnel.to_markdown())
+    for line in said(built):
+        cli._say(line)
+    _say_problems(built.problems)
+    cli._say(f"{counted(len(built.items), 'item')} in {out / 'items.jsonl'}, described in card.md")
+    cli._say_bill(job.gates.models)
+    if built.problems.count:
+        unusable = counted(built.problems.count, "row or file", "rows and files")
+        cli._say(f"{unusable} of the source could not be used; card.md has them")
+    if _say_failed(built.funnel) or built.problems.count:
+        raise typer.Exit(cli.FAILED)
 
 
 def _check_folder(out: Path) -> None:
