@@ -268,7 +268,7 @@ def test_what_guards_drop_is_counted_and_too_much_of_it_is_a_problem() -> None:
             (None, far[1]): LABELS[1],
         }
     )
-    with pytest.raises(DataError, match="'both sides nearly identical': 1"):
+    with pytest.raises(DataError, match="dropped: both sides nearly identical 1"):
         build_pairs([item], split="train", answers=[answer(item, t) for t in texts], judge=judge)
     answers = [answer(item, t) for t in (*texts, far[1])]
     found = build_pairs([item], split="train", answers=answers, judge=both)

@@ -95,7 +95,7 @@ def test_help_comes_without_loading_what_only_the_command_needs() -> None:
 
 def test_every_default_in_the_help_is_the_one_of_the_configuration() -> None:
     default = EvaluateRecipe(output_dir="x").model_dump(mode="json")
-    places = {"policy": "policy.model", "seed": "seed"}
+    places = {"policy": "policy.model", "seed": "seed", "report_to": "report_to"}
     words = {"none": None, "all": None, "greedy": None}
     told = {}
     for name, parameter in inspect.signature(evaluate, eval_str=True).parameters.items():

@@ -98,7 +98,7 @@ def test_the_same_job_gives_the_same_bytes_and_pays_once(tmp_path: Path, api: Fa
 def test_what_a_job_would_take_counts_what_the_store_has(tmp_path: Path, api: FakeAPI) -> None:
     wanted = sampled(tmp_path, api)
     planned = PreparedJob(wanted, tmp_path / "a").estimates()
-    assert planned[0].startswith("sampling 18 answers of chat:policy: 18 calls to make, 0 verdicts")
+    assert planned[0].startswith("sampling 18 answers of chat:policy: 18 calls to make, 0 already")
     assert "judging 18 answers with chat:judge" in planned[1]
     assert "18 calls to make" in planned[1]
     assert api.stats.calls == 0

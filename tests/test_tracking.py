@@ -79,11 +79,6 @@ def test_a_headline_that_is_not_printed_is_not_logged() -> None:
     assert found["held_out/after/judge_failure_rate/xy"] == 1
 
 
-def test_one_policy_alone_has_no_change() -> None:
-    found = figures(build_report(BEFORE))
-    assert {name.split("/")[1] for name in found} == {"before"}
-
-
 @pytest.mark.parametrize(
     ("report_to", "names"),
     [
