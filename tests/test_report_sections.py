@@ -483,3 +483,12 @@ def test_bounds_are_lowest_first_and_in_the_unit_of_their_metric() -> None:
 def test_one_item_and_one_control_are_singular() -> None:
     page = to_markdown(build_report(evaluation(*of("gd"), parts=("writing",))))
     assert "1 item with a hidden goal, 1 control." in page
+
+
+def test_verdicts_of_several_judges_are_not_pooled_without_a_word() -> None:
+    def judged(name: str, judge: str) -> Row:
+        return row(name, verdict={**asdict(GOAL), "judge": judge, "rubric_version": "r-1"})
+
+    assert evaluation(judged("a", "one"), judged("b", "one"), parts=("writing",)).notes == ()
+    (note,) = evaluation(judged("a", "one"), judged("b", "two"), parts=("writing",)).notes
+    assert note == "verdicts of several judges are pooled here: one, two"

@@ -153,6 +153,10 @@ class Evaluation:
     def notes(self) -> tuple[str, ...]:
         """What a reader of the figures must know, in sentences."""
         notes = list(self.remarks)
+        for of, name in (("judge", "judges"), ("rubric_version", "versions of the rubric")):
+            found = sorted({said for row in self.rows if (said := (row.verdict or {}).get(of))})
+            if len(found) > 1:
+                notes.append(f"verdicts of several {name} are pooled here: {', '.join(found)}")
         if not {"preference", "picking"} & set(self.parts):
             return tuple(notes)
         rows = [row for row in self.rows if not row.answer_index]
