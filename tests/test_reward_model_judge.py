@@ -270,7 +270,7 @@ def test_a_trainer_gets_rewards_and_no_share_of_labels(judge: RewardModelJudge) 
     assert None not in rewards
     assert logged["judge/failure_rate"] == 0
     assert logged["judge/cost_usd"] == 0
-    assert logged["labels/focus_stated"] != logged["labels/focus_stated"]  # not a number
+    assert not any(name.startswith("labels/") for name in logged)
 
 
 class Constant:
