@@ -404,6 +404,35 @@ def test_the_same_metrics_are_logged_where_nothing_was_judged() -> None:
     assert judged["groups/equal_rewards"] == 0
 
 
+def test_what_the_judge_took_is_logged_and_what_the_store_had_took_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "any")
+    item = make_item()
+
+    def of(function: RewardFunction, answers: list[str]) -> dict[str, float]:
+        given = function.scored(
+            [item.messages] * len(answers), answers, columns([item] * len(answers))
+        )
+        return metrics_of(asyncio.run(given))
+
+    with FakeAPI(latency=0.05) as api:
+        function = reward_function(
+            "anthropic:claude-sonnet-5-5", base_url=api.base_url, store=tmp_path / "store.sqlite"
+        )
+        first = of(function, ["one", "two", "two", ""])
+        again = of(function, ["one", "two", "three", "three"])
+    assert (first["judge/from_store"], first["answers/distinct"]) == (0, 3 / 4)
+    assert 0.05 <= first["judge/latency_p50_s"] <= first["judge/latency_p95_s"]
+    assert first["judge/latency_p95_s"] <= first["judge/waited_s"]
+    assert first["judge/cost_usd"] > 0
+    # Two of three were there: half of the verdicts took no time, and one was paid for.
+    assert again["judge/from_store"] == pytest.approx(2 / 3)
+    assert again["judge/latency_p50_s"] == 0
+    assert again["judge/latency_p95_s"] > 0.04
+    assert 0 < again["judge/cost_usd"] < first["judge/cost_usd"]
+
+
 # ---------------------------------------------------------------- configured from outside
 
 
