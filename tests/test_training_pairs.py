@@ -18,6 +18,7 @@ from xyreward.pairs.audit import audit_pairs
 from xyreward.pairs.candidates import Candidate
 from xyreward.pairs.formats import read_pairs, write_pairs
 from xyreward.pairs_job import PreparedJob
+from xyreward.recipe import training
 from xyreward.testing import FakeAPI
 from xyreward.training_pairs import TrainingPairs
 
@@ -189,7 +190,7 @@ def test_items_of_built_pairs_that_the_recipe_does_not_have_are_in_the_mark_of_t
     pairs = TrainingPairs(wanted, data).make()
     prompt = ({"role": "user", "content": "Which of the two keys opens the shed?"},)
     other = replace(pairs.pairs[0], item_id="not-here", prompt=prompt)
-    known = recipe._hashes(replace(pairs, pairs=(other,)), data)
+    known = training._hashes(replace(pairs, pairs=(other,)), data)
     assert known == [text_hash(prompt[0]["content"])]
 
 

@@ -1,6 +1,6 @@
 """What `recipes/grpo.py` is made of: settings, prompts, reward functions, the bill, the curve of the reward.
 
-Not here: what all recipes share (`recipe.py`), how a completion is scored (`scorer.py`).
+Not here: what all recipes share (`recipe/`), how a completion is scored (`scorer.py`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A reward model is trained on pairs, its output is calibrated to a judge's reward
 evaluated, and on the held-out side both are compared: how well each ranks answers whose kind is known, how
 far the model's reward is from the judge's, what is saved.
 
-Not here: what all recipes share (`recipe.py`), the model itself (`judges/reward_model.py`).
+Not here: what all recipes share (`recipe/`), the model itself (`judges/reward_model.py`).
 """
 
 from __future__ import annotations
