@@ -357,6 +357,16 @@ def test_a_judge_that_cannot_go_on_raises_or_is_counted() -> None:
     assert function.scorer.take_counts().stopped == "JudgeError: the key is wrong"
 
 
+def test_a_spent_budget_ends_the_run_and_is_no_string_of_failures() -> None:
+    spent = JudgeFailure("over_budget", "run 'r' has spent 20 of 20 US dollars; raise budget_usd")
+    function = reward_function(ScriptedJudge({(None, "good"): GOOD, (None, "late"): spent}))
+    with pytest.raises(JudgeError, match="has spent 20 of 20 US dollars; raise budget_usd"):
+        call(function, ["good", "late"])
+    function.scorer.guarded = True
+    assert call(function, ["late"]) == [None]
+    assert "raise budget_usd" in str(function.scorer.take_counts().stopped)
+
+
 # ---------------------------------------------------------------- what is logged
 
 
