@@ -357,7 +357,7 @@ def test_an_adapter_is_trained_on_and_its_mark_remembers_the_base(
     assert (tmp_path / "run/adapter/adapter_model.safetensors").is_file()
 
 
-def test_two_processes_ask_as_often_as_one_and_log_the_same(
+def test_two_processes_log_the_same_names_and_share_the_audits_sample(
     finished: tuple[Path, str, str], tiny: str, tmp_path: Path
 ) -> None:
     accelerated = ["--config_file", "configs/accelerate/cpu_two_processes.yaml"]
