@@ -3,7 +3,7 @@
     python benchmarks/dpo_step.py [--steps 4]
 
 `accelerate launch` exports OMP_NUM_THREADS=1, and PyTorch puts tensors on small pages; recipes change both
-(xyreward/recipe.py). Each setting runs in a process of its own, one after the
+(xyreward/recipe/processes.py). Each setting runs in a process of its own, one after the
 other; the median of its steps, the first left out, is printed with the ratio to the recipe's.
 """
 
@@ -26,7 +26,8 @@ SETTINGS = {
 CHILD = """
 import runpy, sys
 from xyreward import recipe
-if not int(sys.argv[1]): recipe._use_all_cores = lambda: None
+from xyreward.recipe import run
+if not int(sys.argv[1]): run.use_all_cores = lambda: None
 if not int(sys.argv[2]): recipe.use_huge_pages = lambda: None
 import transformers
 class Clock(transformers.TrainerCallback):

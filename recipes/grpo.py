@@ -37,6 +37,7 @@ def main() -> None:
     plan = [*grpo.plan(settings, prompts), *([start.plan()] if start else [])]
     if arguments.dry_run:
         cost = grpo.estimate(config, prompts, settings)
+        plan += grpo.estimate_audit(config, data, prompts, settings)
         recipe.print_estimate(config, data, 2, cost, plan)
         return
     grpo.check_vllm(config, arguments.places)

@@ -562,7 +562,7 @@ def test_the_recipe_and_the_command_end_with_the_same_statuses(
         judge = f"evaluation.judge=chat:judge@{api.base_url}"
         flags = ["--set", "evaluation.limit=1", "--set", "evaluation.parts=[writing]", *more]
         monkeypatch.setattr(sys, "argv", [str(recipe), *given, judge, *flags])
-        monkeypatch.setattr("xyreward.recipe._begun", [])
+        monkeypatch.setattr("xyreward.recipe.console._begun", [])
         try:
             runpy.run_path(str(recipe), run_name="__main__")
         except SystemExit as end:

@@ -639,3 +639,36 @@ def test_what_training_cannot_be_evaluated_by_is_refused(overrides: list[str], s
     for recipe in (DPORecipe, GRPORecipe, RewardModelRecipe):
         with pytest.raises(ConfigError, match=re.escape(said)):
             load_config(recipe, None, ["output_dir=x", *overrides])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "section", "name"),
+    [
+        (GRPORecipe, {"audit": {"judge": "anthropic:m", "judge_options": {}}}, "audit"),
+        (GRPORecipe, {"reward": {"judge": "anthropic:m", "judge_options": {}}}, "reward"),
+        (GRPORecipe, {"sft": {}, "pairs": {"judge": "anthropic:m", "judge_options": {}}}, "pairs"),
+        # Where nothing is judged, nobody loads the judge, and the configuration is kept all the same.
+        (DPORecipe, {"evaluation": {"parts": ["preference"], "judge_options": {}}}, "evaluation"),
+        (DPORecipe, {"pairs": {"judge": "anthropic:m", "judge_options": {}}}, "pairs"),
+        (RewardModelRecipe, {"distilled": {"judge_options": {}}}, "distilled"),
+    ],
+)
+def test_no_key_gets_into_the_configuration_of_a_run_folder(
+    tmp_path: Path, recipe: type[Recipe], section: dict[str, Any], name: str
+) -> None:
+    section[name]["judge_options"] = {"api_key": "sk-of-somebody"}
+    file = tmp_path / "c.yaml"
+    file.write_text(json.dumps({"output_dir": "runs/x", **section}))
+    with pytest.raises(ConfigError) as caught:
+        load_config(recipe, file)
+    assert f"{name}: judge_options.api_key would be written into" in str(caught.value)
+    assert "sk-of-somebody" not in str(caught.value)
+
+
+def test_options_of_an_audit_are_of_its_own_judge(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("output_dir: runs/x\naudit: {judge_options: {votes: 3}}\n")
+    with pytest.raises(
+        ConfigError, match="audit: judge_options are of no judge; name one in judge"
+    ):
+        load_config(GRPORecipe, file)

@@ -133,6 +133,27 @@ def test_weights_of_components_are_the_trainers() -> None:
     assert plain.reward_weights is None
 
 
+def test_steps_and_sampled_completions_are_those_that_trl_counts(tiny: str, tmp_path: Path) -> None:
+    from test_trl_rewards import settings as trls
+    from test_trl_rewards import trained
+
+    given = {
+        "per_device_train_batch_size": 4, "gradient_accumulation_steps": 3, "steps_per_generation": 2,
+        "num_iterations": 2, "max_steps": -1, "num_train_epochs": 2, "max_completion_length": 2,
+    }  # fmt: skip
+    made = trls("GRPO", tmp_path, **given)
+    trainer, batches = trained(
+        "GRPO", tiny, made, lambda completions, **_: [0.0] * len(completions)
+    )
+    sampled = sum(len(batch["rewards"]) for batch in batches)
+    # 2 prompts at a time, of 4: two lots an epoch, each of 2 batches that are trained on twice.
+    assert grpo._steps(made, 4) == (trainer.state.global_step, 12, sampled) == (6, 12, 32)
+    assert grpo._steps(made, 5) == grpo._steps(made, 4)  # the fifth fills no lot
+    prompts = choose_prompts(PromptsConfig(), items(1, 0), "local")
+    with pytest.raises(ConfigError, match="1 prompts are there, and 2 are answered at a time"):
+        grpo.plan(made, prompts)
+
+
 @pytest.mark.parametrize(
     ("section", "said"),
     [
@@ -288,6 +309,8 @@ def test_a_dry_run_tells_prompts_steps_and_the_judges_price(
     assert "129 prompts, 25% of them controls" in done.stdout
     assert "4 steps of 4 completions" in done.stdout
     assert f"rewards of 16 completions, judged by {CLAUDE}: 16 calls" in done.stdout
+    # Before the first step and after two and four: two items of each kind.
+    assert f"audit: 12 answers at 3 looks, judged by {CLAUDE}: 12 calls" in done.stdout
     assert not (tmp_path / "run").exists()
 
 
@@ -334,7 +357,7 @@ def test_an_adapter_is_trained_on_and_its_mark_remembers_the_base(
     assert (tmp_path / "run/adapter/adapter_model.safetensors").is_file()
 
 
-def test_two_processes_ask_as_often_as_one_and_log_the_same(
+def test_two_processes_log_the_same_names_and_share_the_audits_sample(
     finished: tuple[Path, str, str], tiny: str, tmp_path: Path
 ) -> None:
     accelerated = ["--config_file", "configs/accelerate/cpu_two_processes.yaml"]

@@ -134,6 +134,16 @@ def test_rewards_and_labels_are_in_the_log_and_failures_are_unscored(
     assert read_eval_log(log.location).samples is not None
 
 
+def test_a_spent_budget_ends_the_evaluation(tmp_path: Path) -> None:
+    path = tmp_path / "script.jsonl"
+    said = {"answer": GOOD, "failure": "over_budget", "detail": "20 of 20 spent; raise budget_usd"}
+    path.write_text(json.dumps(said))
+    log = run(tmp_path, xy_reward(f"scripted:{path}"), [GOOD])
+    assert log.status == "error"
+    assert log.error is not None
+    assert "raise budget_usd" in log.error.message
+
+
 def test_without_a_grader_nobody_grades(tmp_path: Path) -> None:
     # Not even the model under test.
     log = run(tmp_path, xy_reward(judge_options={"store": str(tmp_path / "s")}), [GOOD])

@@ -102,6 +102,7 @@ told = {
     "steps": trainer.state.global_step,
     "failed": [entry["judge/failure_rate"] for entry in log],
     "names": len({tuple(sorted(entry)) for entry in log}),
+    "labels": [entry.get("labels/has_stated_solution") for entry in log],
 }
 Path(folder, f"{rank}.json").write_text(json.dumps(told))
 """
@@ -123,6 +124,7 @@ def test_processes_do_not_wait_for_ever_where_only_one_of_them_has_failures(
     assert first["steps"] == second["steps"] == (3 if kind == "unparseable" else 1)
     assert first["failed"] == [0.5] * first["steps"]  # the mean of 0 and 1
     assert first["names"] == 1
+    assert None not in first["labels"]  # of the process that has verdicts
     if kind == "unparseable":  # of single answers: no outage
         assert first["stopped"] is second["stopped"] is None
     else:

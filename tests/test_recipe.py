@@ -38,6 +38,7 @@ from xyreward.items import DEFAULT_LABELS, AnswerKind, Item, text_hash
 from xyreward.loading import bundled_splits, load_items
 from xyreward.pairs import Rule
 from xyreward.policy import load_policy
+from xyreward.recipe import checks, several_rounds, training
 from xyreward.report import build_report, to_json
 from xyreward.runs import RunFolder
 from xyreward.splits import Placement, Side, Splits
@@ -173,12 +174,13 @@ INTERRUPTED = """
 import signal, sys
 from pathlib import Path
 from xyreward import recipe, runs
+from xyreward.recipe import console
 from xyreward.config import EvaluateRecipe
 with recipe.plain_errors():
     if sys.argv[2:]:
         config = EvaluateRecipe(output_dir=sys.argv[1])
         folder = runs.RunFolder.open(config, sys.argv[1], resume=False)
-        recipe._begun.append(folder)
+        console.begins(folder)
         for name in sys.argv[2:]:
             (folder.path / name).write_text("x")
     signal.raise_signal(signal.SIGINT)
@@ -477,7 +479,7 @@ def test_damaged_files_of_a_resumed_run_are_named_with_what_to_do(
 def test_an_evaluation_of_several_answers_is_only_gone_on_with_where_all_lines_are_there(
     tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch, gone: list[int], said: str
 ) -> None:
-    monkeypatch.setattr(recipe, "load_judge", lambda *_, **__: Drawn())
+    monkeypatch.setattr(checks, "load_judge", lambda *_, **__: Drawn())
     wanted = {
         "parts": ["writing"], "limit": 2, "max_new_tokens": 4, "answers_per_item": 3, "temperature": 1.0,
     }  # fmt: skip
@@ -762,9 +764,9 @@ def test_a_terminal_that_has_gone_or_knows_only_ascii_does_not_end_a_run(
 
 
 def test_a_loss_that_was_not_logged_is_not_called_diverged() -> None:
-    assert recipe._told_loss([0.5, 0.7]) == 0.6
-    assert "not logged" in str(recipe._told_loss([]))
-    assert "diverged" in str(recipe._told_loss([0.5, float("nan")]))
+    assert training._told_loss([0.5, 0.7]) == 0.6
+    assert "not logged" in str(training._told_loss([]))
+    assert "diverged" in str(training._told_loss([0.5, float("nan")]))
 
 
 def test_a_source_shows_a_commit_only_if_it_is_one() -> None:
@@ -1064,7 +1066,7 @@ def test_the_report_of_all_rounds_has_what_that_of_one_round_has(
     tmp_path: Path, tiny: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings, found = of_rounds(tmp_path, tiny)
-    recipe._finish_rounds(settings, RunFolder(tmp_path / "run"))
+    several_rounds._finish_rounds(settings, RunFolder(tmp_path / "run"))
     report = json.loads((tmp_path / "run/report.json").read_text())
     first, last = found.values()
     assert report["policies"] == {"before": "p0", "after": "p2"}
@@ -1100,7 +1102,7 @@ def test_the_report_of_all_rounds_has_what_that_of_one_round_has(
 def test_what_was_told_the_goal_after_a_round_is_not_written_again_before_the_next(
     tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recipe, "load_judge", lambda *_, **__: Drawn())
+    monkeypatch.setattr(checks, "load_judge", lambda *_, **__: Drawn())
     settings, found = of_rounds(tmp_path, tiny)
     after = tmp_path / "run/round-1/after.jsonl"
     one = settings.model_copy(update={"rounds": 1, "output_dir": str(tmp_path / "next")})
@@ -1262,9 +1264,9 @@ def test_items_without_controls_are_warned_of_with_what_to_add(tmp_path: Path, t
     pairs = {"rule": {"rejected_kinds": ["literal"]}, "control_share": 0.27}
     wanted = xy_only(tmp_path, tiny, pairs=pairs)
     data = recipe.load_data(wanted)
-    training, headline = recipe.control_warnings(wanted, data)
-    assert training.startswith("control_share 0.27 asked, 0 controls there: ")
-    assert "add {source: mini, kinds: [control]} to items" in training
+    share, headline = recipe.control_warnings(wanted, data)
+    assert share.startswith("control_share 0.27 asked, 0 controls there: ")
+    assert "add {source: mini, kinds: [control]} to items" in share
     assert headline.startswith("no controls among the held-out items, so there will be no headline")
     none = xy_only(tmp_path, tiny, pairs={"control_share": 0.0}, evaluation={"parts": []})
     assert recipe.control_warnings(none, data) == []

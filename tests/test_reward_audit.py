@@ -157,6 +157,15 @@ def test_a_judge_that_fails_leaves_the_other_figures(policy: Policy) -> None:
     assert look.characters > 0
 
 
+def test_failures_of_the_trainings_own_judge_are_told_too(policy: Policy) -> None:
+    watched = audit(policy, LabelJudge(name="other"))
+    watched.function.scorer.judge.failing = 1.0  # type: ignore[attr-defined]
+    watched.on_train_begin(ARGUMENTS, state(0), control())
+    (look,) = watched.looks
+    assert look.second_reward is not None
+    assert (look.reward, look.failed) == (None, 1.0)
+
+
 def test_a_sharded_model_is_refused(policy: Policy) -> None:
     for sharded in (
         SimpleNamespace(fsdp=["full_shard"], deepspeed_plugin=None),

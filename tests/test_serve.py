@@ -122,7 +122,7 @@ def test_an_empty_answer_is_worth_nothing_and_asks_nobody(served: Served) -> Non
     assert body["results"][0]["flags"] == ["empty_answer"]
 
 
-@pytest.mark.parametrize("kind", FAILURE_KINDS)
+@pytest.mark.parametrize("kind", [k for k in FAILURE_KINDS if k != "over_budget"])
 def test_a_failed_verdict_is_503_and_never_a_number(served: Served, kind: str) -> None:
     for path, body in (
         ("/score", {"rows": [row("good"), row(kind)]}),
@@ -557,6 +557,20 @@ def test_ctrl_c_ends_in_order_and_a_second_one_at_once(judge: str, tmp_path: Pat
         assert status == 503
         error_of(body, "draining")
     assert running.stderr[1:] == ["interrupted; 1 answer of what was taken has no verdict\n"]
+
+
+def test_a_spent_budget_is_a_judge_that_stopped(tmp_path: Path) -> None:
+    said = {
+        "answer": "Air it.",
+        "failure": "over_budget",
+        "detail": "20 of 20 spent; raise budget_usd",
+    }
+    with serve("--judge", script(tmp_path / "script.jsonl", [said])) as running:
+        status, body, headers = running.ask("/score", {"rows": [row("Air it.")]})
+        assert status == 503
+        assert "raise budget_usd" in error_of(body, "judge_stopped").message
+        assert int(headers["retry-after"]) == 60
+        assert running.ask("/ready")[0] == 503
 
 
 def test_a_judge_that_stops_is_not_ready_until_it_answers_again(tmp_path: Path) -> None:

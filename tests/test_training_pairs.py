@@ -10,7 +10,7 @@ import pytest
 
 from xyreward import recipe, training_pairs
 from xyreward.config import DPORecipe, PairsJob, dump_yaml, load_config
-from xyreward.errors import ConfigError, DataError, JudgeError, LeakError
+from xyreward.errors import DataError, JudgeError, LeakError
 from xyreward.items import text_hash
 from xyreward.loading import bundled_splits, load_items
 from xyreward.pairs import HeldOut, build_pairs
@@ -18,6 +18,7 @@ from xyreward.pairs.audit import audit_pairs
 from xyreward.pairs.candidates import Candidate
 from xyreward.pairs.formats import read_pairs, write_pairs
 from xyreward.pairs_job import PreparedJob
+from xyreward.recipe import training
 from xyreward.testing import FakeAPI
 from xyreward.training_pairs import TrainingPairs
 
@@ -112,11 +113,6 @@ def test_a_judge_without_a_key_is_found_before_the_policy_is_loaded(tmp_path: Pa
     wanted = config(pairs={"sources": ["on_policy"], "judge": "anthropic:claude-haiku-5-5"})
     with pytest.raises(JudgeError, match="ANTHROPIC_API_KEY"):
         TrainingPairs(wanted, recipe.load_data(wanted))
-    secret = config(
-        pairs={"sources": ["on_policy"], "judge": "anthropic", "judge_options": {"api_key": "k"}}
-    )
-    with pytest.raises(ConfigError, match=r"pairs\.judge_options\.api_key: would be written"):
-        TrainingPairs(secret, recipe.load_data(secret))
 
 
 def test_what_judging_would_take_is_for_all_rounds_and_on_a_bill_of_its_own(
@@ -194,7 +190,7 @@ def test_items_of_built_pairs_that_the_recipe_does_not_have_are_in_the_mark_of_t
     pairs = TrainingPairs(wanted, data).make()
     prompt = ({"role": "user", "content": "Which of the two keys opens the shed?"},)
     other = replace(pairs.pairs[0], item_id="not-here", prompt=prompt)
-    known = recipe._hashes(replace(pairs, pairs=(other,)), data)
+    known = training._hashes(replace(pairs, pairs=(other,)), data)
     assert known == [text_hash(prompt[0]["content"])]
 
 

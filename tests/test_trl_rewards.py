@@ -357,6 +357,16 @@ def test_a_judge_that_cannot_go_on_raises_or_is_counted() -> None:
     assert function.scorer.take_counts().stopped == "JudgeError: the key is wrong"
 
 
+def test_a_spent_budget_ends_the_run_and_is_no_string_of_failures() -> None:
+    spent = JudgeFailure("over_budget", "run 'r' has spent 20 of 20 US dollars; raise budget_usd")
+    function = reward_function(ScriptedJudge({(None, "good"): GOOD, (None, "late"): spent}))
+    with pytest.raises(JudgeError, match="has spent 20 of 20 US dollars; raise budget_usd"):
+        call(function, ["good", "late"])
+    function.scorer.guarded = True
+    assert call(function, ["late"]) == [None]
+    assert "raise budget_usd" in str(function.scorer.take_counts().stopped)
+
+
 # ---------------------------------------------------------------- what is logged
 
 
@@ -402,6 +412,35 @@ def test_the_same_metrics_are_logged_where_nothing_was_judged() -> None:
     assert math.isnan(failed["labels/focus_intended"])
     assert failed["groups/equal_rewards"] == 1
     assert judged["groups/equal_rewards"] == 0
+
+
+def test_what_the_judge_took_is_logged_and_what_the_store_had_took_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "any")
+    item = make_item()
+
+    def of(function: RewardFunction, answers: list[str]) -> dict[str, float]:
+        given = function.scored(
+            [item.messages] * len(answers), answers, columns([item] * len(answers))
+        )
+        return metrics_of(asyncio.run(given))
+
+    with FakeAPI(latency=0.05) as api:
+        function = reward_function(
+            "anthropic:claude-sonnet-5-5", base_url=api.base_url, store=tmp_path / "store.sqlite"
+        )
+        first = of(function, ["one", "two", "two", ""])
+        again = of(function, ["one", "two", "three", "three"])
+    assert (first["judge/from_store"], first["answers/distinct"]) == (0, 3 / 4)
+    assert 0.05 <= first["judge/latency_p50_s"] <= first["judge/latency_p95_s"]
+    assert first["judge/latency_p95_s"] <= first["judge/waited_s"]
+    assert first["judge/cost_usd"] > 0
+    # Two of three were there: half of the verdicts took no time, and one was paid for.
+    assert again["judge/from_store"] == pytest.approx(2 / 3)
+    assert again["judge/latency_p50_s"] == 0
+    assert again["judge/latency_p95_s"] > 0.04
+    assert 0 < again["judge/cost_usd"] < first["judge/cost_usd"]
 
 
 # ---------------------------------------------------------------- configured from outside

@@ -71,6 +71,15 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _refuse_key(options: Mapping[str, Any], name: str, folder: str = "run folder") -> None:
+    """A configuration is kept as it is given, and a key in it with it."""
+    if "api_key" in options:
+        raise ValueError(
+            f"{name}.api_key would be written into the {folder}; set the key in the environment "
+            "(ANTHROPIC_API_KEY, XYREWARD_CHAT_KEY)"
+        )
+
+
 class PolicyConfig(_Section):
     """The model to train or to evaluate."""
 
@@ -179,6 +188,7 @@ class PairsConfig(_PairSettings):
 
     @model_validator(mode="after")
     def _fits_a_recipe(self) -> Self:
+        _refuse_key(self.judge_options, "judge_options")
         others = sorted(self.model_fields_set - {"built"})
         if self.built is not None and others and self != PairsConfig(built=self.built):
             raise ValueError(
@@ -257,11 +267,7 @@ class PairsJob(_PairSettings):
                     "tokens has settings of a model and no model; name it in tokens.model"
                 )
         for name in ("judge_options", "writer_options", "policy_options"):
-            if "api_key" in getattr(self, name):
-                raise ValueError(
-                    f"{name}.api_key would be written into the pairs' folder; set the key in the environment "
-                    "(ANTHROPIC_API_KEY, XYREWARD_CHAT_KEY)"
-                )
+            _refuse_key(getattr(self, name), name, "pairs' folder")
         return self
 
 
@@ -301,6 +307,7 @@ class EvaluationConfig(_Section):
 
     @model_validator(mode="after")
     def _fits_itself(self) -> Self:
+        _refuse_key(self.judge_options, "judge_options")
         if self.leave_out is not None and (self.split != "test" or self.sources):
             raise ValueError(
                 "leave_out takes all items of one source, so split and sources would be ignored; take them "
@@ -431,11 +438,7 @@ class RewardConfig(_Section):
             raise ValueError(
                 "length_limit and stated belong to the composite reward, and components is true"
             )
-        if "api_key" in self.judge_options:
-            raise ValueError(
-                "judge_options.api_key would be written into the run folder; set the key in the environment "
-                "(ANTHROPIC_API_KEY, XYREWARD_CHAT_KEY)"
-            )
+        _refuse_key(self.judge_options, "judge_options")
         return self
 
 
@@ -468,6 +471,16 @@ class AuditConfig(_Section):
     """Largest rise of the loss on neutral text, in nats per token."""
     then: Literal["warn", "stop"] = "warn"
     """What a figure beyond its bound does."""
+
+    @model_validator(mode="after")
+    def _has_its_own_options(self) -> Self:
+        _refuse_key(self.judge_options, "judge_options")
+        if self.judge is None and self.judge_options:
+            raise ValueError(
+                "judge_options are of no judge; name one in judge (without one the evaluation's judge is "
+                "asked, with the options that it has there)"
+            )
+        return self
 
 
 class SFTRecipe(PairsRecipe):
@@ -537,11 +550,7 @@ class DistilledConfig(_Section):
     def _is_of_use(self) -> Self:
         if self.solution + self.focus + self.misconception + self.stated <= 0:
             raise ValueError("all weights are 0, expected one above 0")
-        if "api_key" in self.judge_options:
-            raise ValueError(
-                "judge_options.api_key would be written into the run folder; set the key in the environment "
-                "(ANTHROPIC_API_KEY, XYREWARD_CHAT_KEY)"
-            )
+        _refuse_key(self.judge_options, "judge_options")
         if self.judge.startswith("reward_model:"):
             raise ValueError(
                 f"judge is {self.judge!r:.80}, a reward model; its errors would be learnt with the rest"
@@ -628,11 +637,7 @@ class EvaluateRecipe(Recipe):
                     f"policy.{', policy.'.join(given)}: for a policy in this process; "
                     f"{self.policy.model!r:.80} takes none"
                 )
-        if "api_key" in self.policy_options:
-            raise ValueError(
-                "policy_options.api_key would be written into the run folder; set the key in the "
-                "environment (ANTHROPIC_API_KEY, XYREWARD_CHAT_KEY)"
-            )
+        _refuse_key(self.policy_options, "policy_options")
         if not wanted.parts:
             raise ValueError(
                 "evaluation.parts is empty, and nothing would be evaluated; expected some of "

@@ -2,7 +2,7 @@
 
 `recipes/evaluate.py` and `xyreward eval` are two command lines of it.
 
-Not here: what is measured (`evaluation.py`), the steps themselves (`recipe.py`).
+Not here: what is measured (`evaluation.py`), the steps themselves (`recipe/`).
 """
 
 from __future__ import annotations

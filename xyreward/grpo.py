@@ -1,6 +1,6 @@
 """What `recipes/grpo.py` is made of: settings, prompts, reward functions, the bill, the curve of the reward.
 
-Not here: what all recipes share (`recipe.py`), how a completion is scored (`scorer.py`).
+Not here: what all recipes share (`recipe/`), how a completion is scored (`scorer.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from xyreward.completions import Visible
 from xyreward.config import GRPORecipe, Places
-from xyreward.errors import DataError, MissingDependency
+from xyreward.errors import ConfigError, DataError, MissingDependency
 from xyreward.judges import (
     Judge,
     RewardJudge,
@@ -222,16 +222,36 @@ def estimate(config: GRPORecipe, prompts: Prompts, settings: Any) -> str:
     """A line on what judging the completions would cost, each of them at its longest. Sends nothing."""
     judge = judges_of_training(config)["judge of rewards"]
     longest = "word " * (settings.max_completion_length * 4 // 5)  # at four characters a token
-    steps, at_once = _steps(settings, len(prompts.items))
-    count = steps * at_once
+    _, _, count = _steps(settings, len(prompts.items))
     items = [prompts.items[n % len(prompts.items)] for n in range(count)]
     told = described(judge, items, [f"{n} {longest}" for n in range(count)])
     return f"rewards of {count} completions, judged by {told}"
 
 
+def estimate_audit(config: GRPORecipe, data: Data, prompts: Prompts, settings: Any) -> list[str]:
+    """A line for each judge that the looks of the audit would pay, answers at their longest."""
+    if config.audit is None:
+        return []
+    steps, _, _ = _steps(settings, len(prompts.items))
+    looks = 1 + math.ceil(steps / config.audit.every)
+    items = limited(data.sides.select("dev"), config.audit.limit) * looks
+    longest = "word " * (config.audit.max_new_tokens * 4 // 5)
+    answers = [f"look {n} {longest}" for n in range(len(items))]
+    of = judges_of_training(config)
+    asked = {judge.name: judge for judge in of.values() if hasattr(judge, "estimate")}
+    return [
+        f"audit: {len(items)} answers at {looks} looks, judged by {described(judge, items, answers)}"
+        for judge in asked.values()
+    ]
+
+
 def plan(settings: Any, prompts: Prompts) -> list[str]:
-    """Lines on the training."""
-    steps, at_once = _steps(settings, len(prompts.items))
+    """Lines on the training.
+
+    Raises:
+        ConfigError: there are fewer prompts than are answered at a time, and TRL would take no step.
+    """
+    steps, at_once, _ = _steps(settings, len(prompts.items))
     several = settings.num_generations
     return [
         f"{len(prompts.items)} prompts, {prompts.control_share:.0%} of them controls",
@@ -239,16 +259,34 @@ def plan(settings: Any, prompts: Prompts) -> list[str]:
     ]
 
 
-def _steps(settings: Any, prompts: int) -> tuple[int, int]:
-    """Steps, and new completions in each, as the trainer counts them."""
+def _steps(settings: Any, prompts: int) -> tuple[int, int, int]:
+    """Steps, completions in each, and how many are sampled in all, as the trainer counts them.
+
+    It samples for `steps_per_generation` batches at a time and trains on them `num_iterations` times; prompts
+    that do not fill such a lot are left out of an epoch.
+    """
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    at_once = (
-        settings.per_device_train_batch_size * processes * settings.gradient_accumulation_steps
-    )
+    batch = settings.per_device_train_batch_size * processes
+    per_step, per_lot = settings.gradient_accumulation_steps, settings.steps_per_generation
+    prompts_of_lot = batch * per_lot // settings.num_generations
+    if prompts < prompts_of_lot:
+        raise ConfigError(
+            f"grpo: {prompts} prompts are there, and {prompts_of_lot} are answered at a time ({batch} "
+            f"completions in a batch, {per_lot} batches, {settings.num_generations} completions to each "
+            "prompt), so that no step would be taken; expected as many at least: smaller batches or "
+            "generation_batch_size, or more items"
+        )
+    batches_of_lot = per_lot * settings.num_iterations
     if settings.max_steps > 0:
-        return settings.max_steps, at_once
-    whole = prompts * settings.num_generations * settings.num_iterations / at_once
-    return math.ceil(settings.num_train_epochs * whole), at_once
+        steps = settings.max_steps
+        lots = math.ceil(steps * per_step / batches_of_lot)
+    else:
+        of_epoch = prompts // prompts_of_lot
+        steps = math.ceil(
+            settings.num_train_epochs * math.ceil(of_epoch * batches_of_lot / per_step)
+        )
+        lots = math.ceil(settings.num_train_epochs * of_epoch)
+    return steps, batch * per_step, lots * batch * per_lot
 
 
 def reward_curve(

@@ -55,7 +55,7 @@ from inspect_ai.scorer import (
 from inspect_ai.solver import TaskState
 from pydantic import ValidationError
 
-from xyreward.errors import DataError, told
+from xyreward.errors import DataError, JudgeError, told
 from xyreward.evaluation import judged_fields
 from xyreward.items import Item, text_hash
 from xyreward.judges import Judge, check_gives_labels, load_judge
@@ -64,7 +64,7 @@ from xyreward.judges.model import ModelJudge
 from xyreward.judges.panel import PanelJudge
 from xyreward.judges.preflight import EndpointCheck, check_sending
 from xyreward.prices import without_url
-from xyreward.scoring import EMPTY, ascore
+from xyreward.scoring import EMPTY, ascore, over_budget
 from xyreward.splits import Splits, clusters_of
 from xyreward.verdict import Usage
 
@@ -161,7 +161,8 @@ def xy_reward(
         soft: expectation under the judge's probabilities, for training; False: of its labels.
 
     Raises:
-        JudgeError, MissingDependency: the judge cannot be loaded.
+        JudgeError, MissingDependency: the judge cannot be loaded. The scorer: it cannot go on (a wrong key,
+            a spent budget).
     """
     given = dict(judge_options or {})
     named = None if judge is None else load_judge(judge, **given)
@@ -173,6 +174,8 @@ def xy_reward(
         chosen = named or _judge_of_role(grader, given, of_role)
         item, answer = _item(state), state.output.completion
         result = await ascore(item, answer, chosen)
+        if (spent := over_budget([result])) is not None:
+            raise JudgeError(f"{without_url(result.source)}: {spent.detail}")
         about = {
             "judge": without_url(result.source),
             "cluster": _cluster(state, item),

@@ -4,8 +4,8 @@ TRL, peft and torch look at many values only when the trainer is built or takes 
 run comes after minutes of evaluation. A model of two layers and 0.2 MB shows the same errors in under a
 second, and as it is cheap, trying again without each key in turn tells which key it was.
 
-Not here: what depends on the model (names of its modules, memory). `recipe.build_trainer` finds the former
-by building the real trainer before the evaluation.
+Not here: what depends on the model (names of its modules, memory). `recipe.building` finds the former by
+building the real trainer before the evaluation.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Look:
     """Share of controls in which a misconception is invented, by the second judge or else the training's, in
     [0, 1], lower is better. None: no control was judged."""
     failed: float
-    """Share of judgements that failed, in [0, 1]."""
+    """Share of answers on which a judgement failed, of either judge, in [0, 1]; they are in no mean of it."""
     characters: float
     """Mean length of the answers."""
     truncated: float
@@ -197,6 +197,7 @@ class RewardAudit(TrainerCallback):  # type: ignore[misc]  # transformers is not
                 "reward": mine.reward,
                 "second": None if second is own else other.reward,
                 "invented": None if other.verdict is None else other.verdict.identifies_misconception,
+                "failed": mine.reward is None or other.reward is None,
             }
             for item, text, answer, mine, other in zip(items, texts, answers, own, second, strict=True)
         ]  # fmt: skip
@@ -226,7 +227,7 @@ def _look_of(step: int, rows: Sequence[Mapping[str, Any]], neutral: float) -> Lo
         reward=_mean([row["reward"] for row in rows]),
         second_reward=_mean([row["second"] for row in rows]),
         over_correction=_mean(invented),
-        failed=sum(row["invented"] is None for row in rows) / len(rows),
+        failed=sum(row["failed"] for row in rows) / len(rows),
         characters=_mean([row["characters"] for row in rows]) or 0.0,
         truncated=_mean([row["truncated"] for row in rows]) or 0.0,
         distinct_2=distinct([row["tokens"] for row in rows], 2),

@@ -4,7 +4,7 @@ A reward model is trained on pairs, its output is calibrated to a judge's reward
 evaluated, and on the held-out side both are compared: how well each ranks answers whose kind is known, how
 far the model's reward is from the judge's, what is saved.
 
-Not here: what all recipes share (`recipe.py`), the model itself (`judges/reward_model.py`).
+Not here: what all recipes share (`recipe/`), the model itself (`judges/reward_model.py`).
 """
 
 from __future__ import annotations
@@ -323,10 +323,13 @@ def score_all(
 
 def calibrate(
     folder: Path, config: RewardModelRecipe, held_out: HeldOut, judged: Rewards, max_length: int
-) -> Distilled:
+) -> int:
     """Fit the saved model's output to the judge's reward, and write that beside the model.
 
     From then on the folder is a judge, `reward_model:<folder>`.
+
+    Returns:
+        To how many answers: those that have a reward of the judge, and that the model can read.
 
     Raises:
         JudgeError: there is no answer that both could read.
@@ -359,7 +362,7 @@ def calibrate(
     temporary = folder / f".{FILE}.partial"
     temporary.write_text(distilled.to_json(), "utf-8")
     temporary.replace(folder / FILE)
-    return distilled
+    return len(finite)
 
 
 @dataclass(frozen=True)
@@ -583,7 +586,7 @@ def finish(
         with run.timed(f"rewards of {len(asked)} labelled answers by {judge.name}"):
             judged = score_all(asked, judge, reward)
         with run.timed("calibration"):
-            calibrate(folder, config, held_out, judged, max_length)
+            calibrated_on = calibrate(folder, config, held_out, judged, max_length)
         distilled = RewardModelJudge(folder)
         distilled.reader  # noqa: B018  # loaded before it is timed
         start = time.perf_counter()
@@ -594,10 +597,7 @@ def finish(
             judged,
             model,
             data.clusters,
-            calibrated_on=sum(
-                judged[item.id, text].reward is not None
-                for item, text in dict.fromkeys(_answers(held_out.calibration))
-            ),
+            calibrated_on=calibrated_on,
             seconds=time.perf_counter() - start,
             seed=config.seed,
         )

@@ -24,7 +24,7 @@ from xyreward.items import Item
 from xyreward.judges import Judge, load_judge
 from xyreward.pairs.formats import item_of_row
 from xyreward.reward import Reward
-from xyreward.scoring import EMPTY, Score, ascore
+from xyreward.scoring import EMPTY, Score, ascore, over_budget
 from xyreward.verdict import FailureKind, JudgeFailure
 
 OUTAGE: frozenset[FailureKind] = frozenset({"transport", "rate_limited", "timeout"})
@@ -76,7 +76,8 @@ class Counts:
     """Completions; those that are equal count each, empty ones do not."""
     failed: int = 0
     stopped: str | None = None
-    """Why the judge cannot go on: an outage that outlasted `max_outage_s`, a wrong key, a full disk."""
+    """Why the judge cannot go on: an outage that outlasted `max_outage_s`, a wrong key, a spent budget, a
+    full disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +234,8 @@ class Scorer:
         try:
             calls = _calls(self.judge)
             scores = await self._scored(distinct)
+            if (spent := over_budget(scores)) is not None:
+                raise JudgeError(f"{self.judge.name}: {spent.detail}")
             latencies = _latencies(self.judge, calls, scores, time.monotonic() - began)
         except XYRewardError as error:
             if not self.guarded:

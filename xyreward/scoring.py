@@ -290,6 +290,12 @@ def _score(item: Item, answer: str, outcome: Outcome | None, judge: Judge, rewar
     )
 
 
+def over_budget(scores: Sequence[Score]) -> JudgeFailure | None:
+    """The first judgement that a budget forbade: none can succeed any more until it is raised."""
+    failures = (score.failure for score in scores)
+    return next((one for one in failures if one and one.kind == "over_budget"), None)
+
+
 def run_sync(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end from synchronous code, whether or not a loop runs here."""
     try:

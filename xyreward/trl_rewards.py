@@ -23,6 +23,7 @@ import asyncio
 import functools
 import inspect
 import json
+import math
 import os
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -117,7 +118,10 @@ class RewardFunction:
         if self.reports:
             if log_metric is not None:
                 for name, value in {**metrics_of(batch), **self.more}.items():
-                    log_metric(name, value)
+                    # The trainer adds up over processes: one that knows nothing would hide what the others
+                    # know. Of a bill that is partly unknown the rest is no figure, either.
+                    if not math.isnan(value) or name == COST:
+                        log_metric(name, value)
             if log_extra is not None:
                 for name, values in columns_of(batch).items():
                     log_extra(name, values)
@@ -327,16 +331,19 @@ def prompt_rows(items: Sequence[Item]) -> list[dict[str, Any]]:
 
 # ---------------------------------------------------------------- what is logged
 
+COST = "judge/cost_usd"
+
 
 def metrics_of(batch: Batch) -> dict[str, float]:
-    """What is logged of a batch, with the same names for every batch and process.
+    """What is known of a batch, with the same names for every batch and process.
 
     The trainer averages over processes and over the batches of a logging step. Not a number: nothing to
-    average in this process; the trainer then logs none.
+    average in this process, which then logs nothing under that name, so that the others' average stands.
 
         judge/failure_rate, judge/failed/<kind>  share of completions, in [0, 1]
         judge/from_store                         share of distinct judgements found in the store, in [0, 1]
-        judge/cost_usd                           US dollars of this process; not a number where unknown
+        judge/cost_usd                           US dollars of this process; not a number where unknown, and
+                                                 then so is the average
         judge/latency_p50_s, judge/latency_p95_s seconds to a verdict; 0 for one from the store
         judge/waited_s                           seconds that the trainer waited
         answers/characters                       mean length of what was judged
@@ -364,7 +371,7 @@ def metrics_of(batch: Batch) -> dict[str, float]:
         "judge/from_store": _mean(
             [float(s.verdict is not None and s.verdict.cached) for s in batch.distinct]
         ),
-        "judge/cost_usd": sum(map(_cost, batch.distinct)),
+        COST: sum(map(_cost, batch.distinct)),
         "judge/latency_p50_s": _quantile(batch.latencies_s, 0.5),
         "judge/latency_p95_s": _quantile(batch.latencies_s, 0.95),
         "judge/waited_s": batch.seconds,

@@ -266,10 +266,12 @@ def load_reader(
         expected = HEADS if adapter or seed is not None else ()
         if absent := sorted(k for k in info["missing_keys"] if not k.startswith(expected or "\0")):
             raise ValueError(f"{len(absent)} weights are not in its files: {', '.join(absent[:3])}")
-    text = model.config.get_text_config()
-    if text.pad_token_id is None:
-        pad = chat.tokenizer.pad_token_id
-        text.pad_token_id = chat.tokenizer.eos_token_id if pad is None else pad
+    # The output is read at the last token that is no padding, by the model's configuration. TRL's trainer
+    # puts the tokenizer's there, which an adapter does not keep: of a base that names another token it
+    # would be read elsewhere than in training.
+    pad = chat.tokenizer.pad_token_id
+    pad = chat.tokenizer.eos_token_id if pad is None else pad
+    model.config.get_text_config().pad_token_id = pad
     if adapter:
         try:
             from peft import PeftModel

@@ -132,8 +132,8 @@ def stop_over_budget(outcomes: Sequence[object], what: str) -> None:
     """
     if missing := sum(outcome == "over_budget" for outcome in outcomes):
         raise JudgeError(
-            f"the budget is spent: {missing} of {len(outcomes)} {what}. No pairs are made; what was paid "
-            "for is in the store. Raise budget_usd and run the same again"
+            f"the budget is spent: {missing} of {len(outcomes)} {what}. Nothing is made of the others; what "
+            "was paid for is in the store. Raise budget_usd and run the same again"
         )
 
 

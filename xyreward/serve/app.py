@@ -33,7 +33,7 @@ from xyreward.items import Item, Message
 from xyreward.judges import Judge
 from xyreward.judges.calls import JudgeStopped
 from xyreward.reward import Reward
-from xyreward.scoring import Score, check_can_ground
+from xyreward.scoring import Score, check_can_ground, over_budget
 from xyreward.serve.catalogue import Catalogue, NotServedError
 from xyreward.serve.forms import (
     ErrorResponse,
@@ -61,7 +61,7 @@ LOG = logging.getLogger("xyreward.serve")
 ASK_AGAIN_S = 5
 """After a failed verdict: the judge's own retries are over by then, and a failure is not remembered."""
 STOPPED_S = 60
-"""After a judge stopped (wrong key, spent limit): somebody has to see to it. Not ready for so long."""
+"""After a judge stopped (wrong key, spent limit or budget): somebody has to see to it. Not ready so long."""
 
 _STATUSES: Mapping[int, str] = {
     400: "The body is no JSON.",
@@ -348,16 +348,14 @@ class Service:
                 retry_after_s=self.line.retry_after_s,
             )
         except (JudgeStopped, StoreError) as error:
-            now = time.monotonic()
-            if now - self._stopped_at >= STOPPED_S or self._stopped_by != str(error):
-                LOG.error("the judge stopped: %s", error)  # once, and not for every request
-                self._stopped_at, self._stopped_by = now, str(error)
-            return error_response(503, "judge_stopped", str(error), retry_after_s=STOPPED_S)
+            return self._stopped(str(error))
         except JudgeError as error:
             LOG.error("%s", error)
             return error_response(503, "judge_failed", str(error), retry_after_s=ASK_AGAIN_S)
-        self._stopped_at = -float(STOPPED_S)
         self.metrics.count(scores)
+        if (spent := over_budget(scores)) is not None:
+            return self._stopped(spent.detail)
+        self._stopped_at = -float(STOPPED_S)
         failures = [
             FailureOut.of(n, score.failure)
             for n, score in enumerate(scores)
@@ -375,6 +373,14 @@ class Service:
                 failures=failures,
             )
         return scores
+
+    def _stopped(self, why: str) -> Response:
+        """The answer where the judge cannot go on, which is logged once and not for every request."""
+        now = time.monotonic()
+        if now - self._stopped_at >= STOPPED_S or self._stopped_by != why:
+            LOG.error("the judge stopped: %s", why)
+            self._stopped_at, self._stopped_by = now, why
+        return error_response(503, "judge_stopped", why, retry_after_s=STOPPED_S)
 
 
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
