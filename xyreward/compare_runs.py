@@ -41,11 +41,14 @@ from xyreward.evaluation import (
 from xyreward.items import ItemKind
 from xyreward.markdown import code, plain
 from xyreward.paired import label_tests
+from xyreward.published import Published, beside_of_report
+from xyreward.report_markdown import in_markdown
+from xyreward.report_tables import published_line
 from xyreward.runs import PARTIAL_EVALUATION, ROUND, RunFolder
 from xyreward.stats import Column, holm, means
 from xyreward.words import counted, noun
 
-SCHEMA = 1
+SCHEMA = 2
 KINDS: tuple[ItemKind, ...] = ("xy", "control")
 LAST = ("after", "evaluation")
 """Names of the evaluation that a run ends with."""
@@ -345,6 +348,9 @@ def compare_runs(
         ],
         "metrics": metrics,
         "label_tests": _tests(pairs),
+        "published": Published.load().to_report(
+            {row.source for run in runs for row in run.evaluation.rows if row.kind == "xy"}
+        ),
         "notes": _notes(read, runs, differing),
     }
 
@@ -517,20 +523,25 @@ def to_markdown(comparison: Mapping[str, Any]) -> str:
         ),
         "",
     ]
+    published = comparison["published"]
+    bands = beside_of_report(published)
     names = [run["label"] for run in runs] + [one["name"] for one in differences]
-    out += [
-        "| | n | " + " | ".join(names) + " |",
-        "|---|---:|" + "---:|" * len(names),
-        *_head_rows(runs, differences),
-        _headline_row(runs, differences),
+    judge = plain(published["judge"])
+    rows = [
+        (["", "n", *names], "published range, %"),
+        *((row, judge if row[0] == "judge" else "") for row in _head_rows(runs, differences)),
+        (_headline_row(runs, differences), ""),
     ]
     for kind in (*KINDS, None):
         of_kind = [line for line in comparison["metrics"] if line["kind"] == kind]
         if of_kind:
-            heading = f"**{shown.KINDS[kind]}**"
-            out.append("| " + " | ".join([heading] + [""] * (len(names) + 1)) + " |")
-            out += [_row(line, runs, differences) for line in of_kind]
-    out.append("")
+            rows.append(([f"**{shown.KINDS[kind]}**"] + [""] * (len(names) + 1), ""))
+            rows += [
+                (_row(line, runs, differences), str(bands.get(line["key"], ""))) for line in of_kind
+            ]
+    table = [[*cells, beside] if bands else cells for cells, beside in rows]
+    lines = ["| " + " | ".join(cells) + " |" for cells in table]
+    out += [lines[0], "|---|" + "---:|" * (len(table[0]) - 1), *lines[1:], ""]
     named = [one["name"] for one in differences]
     below = (
         shown.few_clusters(
@@ -545,6 +556,9 @@ def to_markdown(comparison: Mapping[str, Any]) -> str:
         out += [below[0], ""]
     if below[1]:
         out += [f"Intervals are not corrected for being many: {below[1]}.", ""]
+    told = any(run["condition"] != "writing" for run in runs)
+    line = published_line(published, [run["judge"] for run in runs], told=told)
+    out += [in_markdown(line), ""]
     if tests := comparison["label_tests"]:
         out += [*_test_lines(tests), ""]
     out += [f"- {plain(note)}" for note in comparison["notes"]]
@@ -556,19 +570,19 @@ def to_markdown(comparison: Mapping[str, Any]) -> str:
 
 def _head_rows(
     runs: Sequence[Mapping[str, Any]], differences: Sequence[Mapping[str, Any]]
-) -> list[str]:
+) -> list[list[str]]:
     """By whom, with what, on what: the rows that say whether the others may be compared."""
-    rows = []
+    rows: list[list[str]] = []
     for word, field in (("judge", "judge"), ("rubric version", "rubric_version")):
         cells = [code(run[field]) if run[field] else "none" for run in runs]
         cells += [f"**other {word}**" if word in one["other"] else "" for one in differences]
-        rows.append(f"| {word} | | " + " | ".join(cells) + " |")
+        rows.append([word, "", *cells])
     cells = [
         f"{run['compared']}"
         + (f" of {run['answers']}" if run["answers"] != run["compared"] else "")
         for run in runs
     ]
-    rows.append("| answers compared | | " + " | ".join(cells + [""] * len(differences)) + " |")
+    rows.append(["answers compared", "", *cells, *[""] * len(differences)])
     cells = [
         "; ".join(
             f"{shown.KINDS[one['kind']]}: {shown.failed_of(one['failed'], one['judged'] + one['failed'])}"
@@ -577,16 +591,16 @@ def _head_rows(
         or "not judged"
         for run in runs
     ]
-    rows.append("| judge failures | | " + " | ".join(cells + [""] * len(differences)) + " |")
+    rows.append(["judge failures", "", *cells, *[""] * len(differences)])
     return rows
 
 
 def _headline_row(
     runs: Sequence[Mapping[str, Any]], differences: Sequence[Mapping[str, Any]]
-) -> str:
+) -> list[str]:
     cells = [shown.headline(**run["headline"]) for run in runs]
     cells += [shown.headline(**one["headline"]) + _mark(one) for one in differences]
-    return "| headline, in [-1, 1] ↑ | | " + " | ".join(cells) + " |"
+    return ["headline, in [-1, 1] ↑", "", *cells]
 
 
 def _mark(difference: Mapping[str, Any]) -> str:
@@ -606,7 +620,7 @@ def _row(
     line: Mapping[str, Any],
     runs: Sequence[Mapping[str, Any]],
     differences: Sequence[Mapping[str, Any]],
-) -> str:
+) -> list[str]:
     told = [line["runs"][run["label"]] for run in runs]
     changes = [line["differences"][one["name"]] for one in differences]
     cells = [shown.title(line), shown.counts([one["n"] if one else 0 for one in (*told, *changes)])]
@@ -614,7 +628,7 @@ def _row(
     for change, one in zip(changes, differences, strict=True):
         mark = _mark(one) if change and line["key"] in JUDGED else ""
         cells.append(_figure(change, line["unit"], signed=True) + mark)
-    return "| " + " | ".join(cells) + " |"
+    return cells
 
 
 def _figure(told: Mapping[str, Any] | None, unit: str, *, signed: bool) -> str:
