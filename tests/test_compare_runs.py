@@ -560,3 +560,41 @@ def test_beside_other_conditions_a_range_is_of_models_that_were_not_told(tmp_pat
     name = run_folder(tmp_path / "a", {"before": on_source("WikiHow"), "before.oracle": told})
     page = to_markdown(compare_runs([f"{name}:before", f"{name}:before.oracle"]))
     assert "(five; picking: six) that were not told the goal on " in page
+
+
+# ---------------------------------------------------------------- verdicts of others than the file says
+
+
+def test_verdicts_of_another_judge_than_the_first_line_names_are_a_difference(
+    tmp_path: Path, dpo: str
+) -> None:
+    def by(judge: str, version: str) -> list[Row]:
+        return [
+            replace(r, verdict={**(r.verdict or {}), "judge": judge, "rubric_version": version})
+            for r in of(OTHER)
+        ]
+
+    for name, rows in (("k", by("k", "v")), ("w", by("j", "w"))):
+        other = run_folder(tmp_path / name, {"evaluation": evaluation(*rows)})
+        (problem,) = refused([dpo, other])
+        asked = {"k": {"other_judges": True}, "w": {"other_rubrics": True}}[name]
+        assert problem.endswith(
+            f"--other-{'judges' if name == 'k' else 'rubrics'} compares all the same"
+        )
+        assert f"{name!r} and {'j' if name == 'k' else 'v'!r}" in problem
+        found = compare_runs([dpo, other], **asked)
+        (difference,) = found["differences"]
+        assert difference["other"] == ["judge" if name == "k" else "rubric version"]
+        assert found["label_tests"] == []
+        assert any(
+            note.startswith("B: verdicts are of another ")
+            and note.endswith(f": {name}, not {'j' if name == 'k' else 'v'}")
+            for note in found["notes"]
+        )
+    half = [*by("k", "v")[:6], *by("j", "v")[6:]]
+    other = run_folder(tmp_path / "half", {"evaluation": evaluation(*half)})
+    (problem,) = refused([dpo, other])
+    assert "judged by 'j' + 'k' and 'j'" in problem
+    page = to_markdown(compare_runs([dpo, other], other_judges=True))
+    assert "B: verdicts of several judges are pooled here: j, k" in page
+    assert "**other judge**" in page

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from xyreward import shown
 from xyreward.config import parse_yaml
@@ -220,16 +220,29 @@ def _differences(reads: Sequence[Read]) -> dict[str, list[str]]:
                 f"{both} have items of the same ids and different content (held-out hash "
                 f"{other.items_hash} and {first.items_hash}), or other versions of xyreward wrote the hash"
             )
-        for kind, field in (("judges", "judge"), ("rubrics", "rubric_version")):
-            mine, its = getattr(first.evaluation, field), getattr(other.evaluation, field)
-            # An evaluation without writing has no judge, and then no figure that depends on one.
-            if mine != its and mine is not None and its is not None:
-                found[kind].append(
-                    f"{both} were judged by {its!r} and {mine!r}"
-                    if kind == "judges"
-                    else f"{both} were judged with rubric version {its!r} and {mine!r}"
+        for kind, field, how in (
+            ("judges", _FIELDS[0], "by"),
+            ("rubrics", _FIELDS[1], "with rubric version"),
+        ):
+            if _differ(first, other, field):
+                its, mine = (
+                    " + ".join(map(repr, one.evaluation.decided_by(field)))
+                    for one in (other, first)
                 )
+                found[kind].append(f"{both} were judged {how} {its} and {mine}")
     return {kind: told for kind, told in found.items() if told}
+
+
+_FIELDS: tuple[Literal["judge"], Literal["rubric_version"]] = ("judge", "rubric_version")
+
+
+def _differ(one: Read, other: Read, field: Literal["judge", "rubric_version"]) -> bool:
+    """Whether their verdicts, and not only their first lines, are of different judges or versions.
+
+    An evaluation without writing has no judge, and then no figure that depends on one.
+    """
+    mine, its = one.evaluation.decided_by(field), other.evaluation.decided_by(field)
+    return bool(mine and its and mine != its)
 
 
 def _key(row: Row) -> tuple[str, int]:
@@ -379,12 +392,7 @@ def _named(old: Read, new: Read) -> str:
 
 def _other(old: Read, new: Read) -> list[str]:
     """What a difference of judged figures is also a difference of."""
-    other = []
-    for word, field in (("judge", "judge"), ("rubric version", "rubric_version")):
-        a, b = getattr(old.evaluation, field), getattr(new.evaluation, field)
-        if a != b and a is not None and b is not None:
-            other.append(word)
-    return other
+    return [field.replace("_", " ") for field in _FIELDS if _differ(old, new, field)]
 
 
 def _metrics(
@@ -442,7 +450,8 @@ def _tests(pairs: Sequence[tuple[Read, Read]]) -> list[dict[str, Any]]:
     for old, new in pairs:
         # What was measured beside writing makes no difference to labels.
         before, after = (replace(run.evaluation, parts=("writing",)) for run in (old, new))
-        if (before.judge, before.rubric_version) != (after.judge, after.rubric_version):
+        heads = ((one.judge, one.rubric_version) for one in (before, after))
+        if len(set(heads)) > 1 or _other(old, new):
             continue
         rows += [
             {

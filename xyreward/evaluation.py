@@ -41,7 +41,7 @@ from xyreward.answering import (
 from xyreward.errors import ConfigError, JudgeError
 from xyreward.items import AnswerKind, Item, ItemKind, Reference
 from xyreward.judges import Judge, check_gives_labels, load_judge
-from xyreward.judges.panel import PanelJudge, model_judges
+from xyreward.judges.panel import model_judges
 from xyreward.kept_rows import SCHEMA, read_lines
 from xyreward.partial import Partial
 from xyreward.policy import Answer, LogProb
@@ -153,10 +153,17 @@ class Evaluation:
     def notes(self) -> tuple[str, ...]:
         """What a reader of the figures must know, in sentences."""
         notes = list(self.remarks)
-        for of, name in (("judge", "judges"), ("rubric_version", "versions of the rubric")):
-            found = sorted({said for row in self.rows if (said := (row.verdict or {}).get(of))})
+        for of, one, several in (
+            ("judge", "judge", "judges"),
+            ("rubric_version", "version of the rubric", "versions of the rubric"),
+        ):
+            found, said = self.decided_by(of), getattr(self, of)
             if len(found) > 1:
-                notes.append(f"verdicts of several {name} are pooled here: {', '.join(found)}")
+                notes.append(f"verdicts of several {several} are pooled here: {', '.join(found)}")
+            elif found and said not in found:
+                notes.append(
+                    f"verdicts are of another {one} than the evaluation says: {found[0]}, not {said}"
+                )
         if not {"preference", "picking"} & set(self.parts):
             return tuple(notes)
         rows = [row for row in self.rows if not row.answer_index]
@@ -188,6 +195,17 @@ class Evaluation:
                 + "); they are no picks and in no figure of picking but its failures"
             )
         return tuple(notes)
+
+    def decided_by(self, what: Literal["judge", "rubric_version"]) -> tuple[str, ...]:
+        """Judges, or versions of the rubric, that the verdicts themselves name, each once and sorted.
+
+        What the evaluation says where verdicts name none; empty where nothing was judged.
+        """
+        said = getattr(self, what)
+        found = {
+            without_url((row.verdict.get(what) or said) or "") for row in self.rows if row.verdict
+        } - {""}
+        return tuple(sorted(found)) or ((said,) if said else ())
 
     def to_jsonl(self) -> str:
         """A line that describes the evaluation, then a line per row; docs/evaluate.md has their keys."""
@@ -510,8 +528,6 @@ def _asking(item: Item, messages: Sequence[Mapping[str, str]]) -> Item:
 
 def judge_name(judge: Judge) -> str:
     """A judge's name without an address: a server that comes back at another port is the same judge."""
-    if isinstance(judge, PanelJudge):
-        return f"panel:{','.join(map(judge_name, judge.members))}"
     return without_url(judge.name)
 
 
