@@ -162,7 +162,7 @@ def test_a_failed_judgement_is_no_number_and_gives_bounds_on_each_side(
     assert told["differences"]["B - A"]["failure_bounds"] == (0, 1 / 8)
     page = to_markdown(found)
     counts = [f"items with a hidden goal: {n} of 8; controls: 0 of 4" for n in (0, 1)]
-    assert f"| judge failures |  | {' | '.join(counts)} |  |" in page
+    assert f"| answers without labels |  | {' | '.join(counts)} |  |" in page
     assert (
         "n/a: 12.5 % of judgements on items with a hidden goal failed, more than max_failure_rate=5.0 %"
         in page

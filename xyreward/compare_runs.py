@@ -600,7 +600,7 @@ def _head_rows(
         or "not judged"
         for run in runs
     ]
-    rows.append(["judge failures", "", *cells, *[""] * len(differences)])
+    rows.append(["answers without labels", "", *cells, *[""] * len(differences)])
     return rows
 
 

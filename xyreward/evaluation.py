@@ -1036,16 +1036,22 @@ class Headline:
 
 @dataclass(frozen=True)
 class Failures:
-    """Judgements that failed on one kind of item."""
+    """Answers without labels on one kind of item."""
 
     kind: ItemKind
     judged: int
     failed: int
+    """The judgement failed, or there was no answer to judge."""
     by_kind: Mapping[str, int]
 
     @property
+    def missing(self) -> int:
+        """Those of `failed` whose answer did not come."""
+        return sum(n for kind, n in self.by_kind.items() if kind.startswith("policy_"))
+
+    @property
     def rate(self) -> float:
-        """Share of failed judgements, in [0, 1]."""
+        """Share of answers without labels, in [0, 1]."""
         total = self.judged + self.failed
         return self.failed / total if total else 0.0
 
@@ -1181,14 +1187,26 @@ def _why_none(
     for failed in failures(evaluation):
         if failed.rate > max_failure_rate:
             return (
-                f"n/a: {percent(failed.rate)} of judgements on {KINDS[failed.kind]} failed, "
-                f"more than max_failure_rate={percent(max_failure_rate)}"
+                f"n/a: {_lacking(failed)}, more than max_failure_rate={percent(max_failure_rate)}"
             )
     if direct is None:
         return "n/a: no controls; add {source: mini, kinds: [control]} to items"
     if served is None:
         return "n/a: no items with a hidden goal (kind xy); add some to items"
     return ""
+
+
+def _lacking(failed: Failures) -> str:
+    """What share of answers has no labels, and whose that is: the judge's, or the answers did not come."""
+    share, on = percent(failed.rate), KINDS[failed.kind]
+    if not failed.missing:
+        return f"{share} of judgements on {on} failed"
+    if failed.missing == failed.failed:
+        return f"{share} of answers to {on} are missing"
+    return (
+        f"{share} of answers to {on} have no labels ({failed.missing} missing, judgements failed on "
+        f"{failed.failed - failed.missing})"
+    )
 
 
 def headline_of(first: Estimate | None, second: Estimate | None, offset: float) -> Headline:
