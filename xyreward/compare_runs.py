@@ -38,7 +38,7 @@ from xyreward.evaluation import (
     headline,
     headline_of,
 )
-from xyreward.items import ItemKind
+from xyreward.items import ITEM_KINDS
 from xyreward.markdown import code, plain
 from xyreward.paired import label_tests
 from xyreward.published import Published, beside_of_report
@@ -49,7 +49,6 @@ from xyreward.stats import Column, holm, means
 from xyreward.words import counted, noun
 
 SCHEMA = 2
-KINDS: tuple[ItemKind, ...] = ("xy", "control")
 LAST = ("after", "evaluation")
 """Names of the evaluation that a run ends with."""
 NO_EVALUATIONS = ("pairs", "log", "samples")
@@ -347,7 +346,7 @@ def compare_runs(
         ],
         "items": {
             kind: len({r.item_id for r in runs[0].evaluation.rows if r.kind == kind})
-            for kind in KINDS
+            for kind in ITEM_KINDS
         },
         "differences": [
             {
@@ -541,7 +540,7 @@ def to_markdown(comparison: Mapping[str, Any]) -> str:
         *((row, judge if row[0] == "judge" else "") for row in _head_rows(runs, differences)),
         (_headline_row(runs, differences), ""),
     ]
-    for kind in (*KINDS, None):
+    for kind in (*ITEM_KINDS, None):
         of_kind = [line for line in comparison["metrics"] if line["kind"] == kind]
         if of_kind:
             rows.append(([f"**{shown.KINDS[kind]}**"] + [""] * (len(names) + 1), ""))

@@ -39,7 +39,7 @@ from xyreward.answering import (
     write,
 )
 from xyreward.errors import ConfigError, JudgeError
-from xyreward.items import AnswerKind, Item, ItemKind, Reference
+from xyreward.items import ITEM_KINDS, AnswerKind, Item, ItemKind, Reference
 from xyreward.judges import Judge, check_gives_labels, load_judge
 from xyreward.judges.panel import model_judges
 from xyreward.kept_rows import SCHEMA, read_lines
@@ -1061,8 +1061,7 @@ def failures(evaluation: Evaluation) -> list[Failures]:
     if "writing" not in evaluation.parts:
         return []
     out = []
-    kinds: tuple[ItemKind, ...] = ("xy", "control")
-    for kind in kinds:
+    for kind in ITEM_KINDS:
         rows = [row for row in evaluation.rows if row.kind == kind]
         if not rows:
             continue
