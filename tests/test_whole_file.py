@@ -16,7 +16,8 @@ from xyreward.whole_file import whole, write_whole
 
 def test_text_bytes_and_pieces_are_written_as_they_are(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
-    for content in ("é\r\n", "é\r\n".encode(), iter(["é", b"\r\n"])):
+    pieces: list[str | bytes] = ["é", b"\r\n"]
+    for content in ("é\r\n", "é\r\n".encode(), iter(pieces)):
         file.unlink(missing_ok=True)
         write_whole(file, content)
         assert file.read_bytes() == b"\xc3\xa9\r\n"

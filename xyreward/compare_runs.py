@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from xyreward import shown
 from xyreward.config import parse_yaml
@@ -27,6 +27,7 @@ from xyreward.errors import ConfigError, DataError
 from xyreward.evaluation import (
     HEADLINE_PARTS,
     METRICS,
+    Decider,
     Evaluation,
     Headline,
     Metric,
@@ -232,10 +233,10 @@ def _differences(reads: Sequence[Read]) -> dict[str, list[str]]:
     return {kind: told for kind, told in found.items() if told}
 
 
-_FIELDS: tuple[Literal["judge"], Literal["rubric_version"]] = ("judge", "rubric_version")
+_FIELDS: tuple[Decider, Decider] = ("judge", "rubric_version")
 
 
-def _differ(one: Read, other: Read, field: Literal["judge", "rubric_version"]) -> bool:
+def _differ(one: Read, other: Read, field: Decider) -> bool:
     """Whether their verdicts, and not only their first lines, are of different judges or versions.
 
     An evaluation without writing has no judge, and then no figure that depends on one.

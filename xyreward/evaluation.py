@@ -81,6 +81,14 @@ What I am really after: {intended}"""
 Condition = Literal["writing", "oracle"]
 """What the policy is told: the query alone, or also what is behind it."""
 
+Decider = Literal["judge", "rubric_version"]
+"""What decides labels."""
+_DECIDERS: tuple[tuple[Decider, str, str], ...] = (
+    ("judge", "judge", "judges"),
+    ("rubric_version", "version of the rubric", "versions of the rubric"),
+)
+"""Each, and what one and several are called."""
+
 T = TypeVar("T")
 
 Progress = Callable[[str, int, int], object]
@@ -153,10 +161,7 @@ class Evaluation:
     def notes(self) -> tuple[str, ...]:
         """What a reader of the figures must know, in sentences."""
         notes = list(self.remarks)
-        for of, one, several in (
-            ("judge", "judge", "judges"),
-            ("rubric_version", "version of the rubric", "versions of the rubric"),
-        ):
+        for of, one, several in _DECIDERS:
             found, said = self.decided_by(of), getattr(self, of)
             if len(found) > 1:
                 notes.append(f"verdicts of several {several} are pooled here: {', '.join(found)}")
@@ -196,7 +201,7 @@ class Evaluation:
             )
         return tuple(notes)
 
-    def decided_by(self, what: Literal["judge", "rubric_version"]) -> tuple[str, ...]:
+    def decided_by(self, what: Decider) -> tuple[str, ...]:
         """Judges, or versions of the rubric, that the verdicts themselves name, each once and sorted.
 
         What the evaluation says where verdicts name none; empty where nothing was judged.

@@ -283,11 +283,11 @@ def published_line(
         ranges.setdefault(f"{band.over} on {band.items}", []).append(
             f"{_METRICS[band.metric].title} {band}"
         )
-    told = "; ".join(f"{over}: {', '.join(values)}" for over, values in ranges.items())
+    listed = "; ".join(f"{over}: {', '.join(values)}" for over, values in ranges.items())
     return (
         "For orientation, not for comparison: other items and another judge. In %, ",
         *by,
-        f": {told}.",
+        f": {listed}.",
     )
 
 
