@@ -130,6 +130,13 @@ def test_where_all_say_one_thing_chance_explains_it_and_kappa_is_undefined() -> 
     assert pair.kappa is None
     assert pair.alpha is None
     assert value(pair.agreement) == 1
+    found = rated([["a"] * 5, ["a"] * 5], [["a"] * 5])
+    table = [line for line in to_markdown([found]).splitlines() if "n/a" in line]
+    # the two people, each with the judge, their mean, all three together, the majority
+    assert [line.count("n/a: one label only") for line in table] == [2, 2, 2, 1, 1, 2]
+    assert all("| 5 |" in line for line in table)
+    for labels in (["a", "b", "a", "a", "a"], [M] * 5):
+        assert "one label only" not in to_markdown([rated([["a"] * 4 + ["b"], labels])])
 
 
 def test_raters_without_a_common_row_have_no_figure() -> None:

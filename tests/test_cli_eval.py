@@ -249,7 +249,12 @@ def test_a_file_of_answers_is_a_policy(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "third").exists()
     counted = run(*arguments, "--out", "third", "--set", "policy_options.allow_missing=true")
     assert counted.status == 1
-    assert "policy_missing" in (tmp_path / "third/report.md").read_text()
+    page = (tmp_path / "third/report.md").read_text()
+    assert "policy_missing" in page
+    assert re.search(
+        r"n/a: [0-9.]+ % of answers to .* are missing, more than max_failure_rate", page
+    )
+    assert "of judgements on" not in page
 
 
 def test_the_whole_set_is_said_to_hold_train_items(run: Run, tmp_path: Path) -> None:

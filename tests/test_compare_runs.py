@@ -162,7 +162,7 @@ def test_a_failed_judgement_is_no_number_and_gives_bounds_on_each_side(
     assert told["differences"]["B - A"]["failure_bounds"] == (0, 1 / 8)
     page = to_markdown(found)
     counts = [f"items with a hidden goal: {n} of 8; controls: 0 of 4" for n in (0, 1)]
-    assert f"| judge failures | | {' | '.join(counts)} |  |" in page
+    assert f"| answers without labels |  | {' | '.join(counts)} |  |" in page
     assert (
         "n/a: 12.5 % of judgements on items with a hidden goal failed, more than max_failure_rate=5.0 %"
         in page
@@ -343,7 +343,7 @@ def test_an_evaluation_without_writing_is_compared_by_what_both_have(
     assert told["differences"]["B - A"] is None
     assert line(found, "picking")["runs"]["A"] is None
     page = to_markdown(found)
-    assert "| judge | | `j` | none |  |" in page
+    assert "| judge |  | `j` | none |  |" in page
     assert "| items with a hidden goal: 0 of 8; controls: 0 of 4 | not judged |" in page
 
 
@@ -509,3 +509,92 @@ def test_few_clusters_and_many_differences_bring_a_word(tmp_path: Path) -> None:
     many = page("many", 60, 4, all_pairs=True)
     assert "fewer than 20 clusters" not in many
     assert "not corrected for being many: if nothing had changed, about" in many
+
+
+# ---------------------------------------------------------------- what the paper published
+
+
+def on_source(source: str, **fields: Any) -> Evaluation:
+    return evaluation(*(replace(r, source=source) for r in of(OTHER)), **fields)
+
+
+def test_published_ranges_have_a_column_of_their_own_and_a_key(tmp_path: Path) -> None:
+    names = [
+        run_folder(tmp_path / name, {"evaluation": on_source("Stack Overflow", judge=name)})
+        for name in ("a", "b")
+    ]
+    found = compare_runs(names, other_judges=True)
+    assert found["schema"] == 2
+    assert found["published"] == build_report(on_source("Stack Overflow"))["published"]
+    assert found["published"]["beside"] == "Stack Overflow"
+    page = to_markdown(found)
+    table = [one for one in page.splitlines() if one.startswith("|")]
+    table = table[next(i for i, one in enumerate(table) if "| B - A |" in one) :]
+    table = [one for one in table if one.count("|") == table[0].count("|")]
+    last = {one.split("|")[1].strip(): one.split("|")[-2].strip() for one in table}
+    assert last[""] == "published range, %"
+    assert last["judge"] == "Claude Sonnet 4.5"
+    assert {key: there for key, there in last.items() if "-" in there and key.strip("-")} == {
+        "stated solution, %": "75-86",
+        "intended solution, % ↑": "59-71",
+        "focus intended, of the paper's three, % ↑": "35-41",
+        "focus stated, of the paper's three, %": "47-57",
+    }
+    assert "judge Claude Sonnet 4.5; yours are `a`, `b`." in page
+    # A range is in no figure: without it all are the same.
+    other = [
+        run_folder(tmp_path / f"m{name}", {"evaluation": on_source("mini", judge=name)})
+        for name in ("a", "b")
+    ]
+    without = compare_runs(other, other_judges=True)
+    assert without["published"]["beside"] is None
+    for key in ("metrics", "differences", "label_tests"):
+        assert without[key] == found[key]
+    page = to_markdown(without)
+    assert "published range" not in page
+    assert "For orientation, not for comparison: other items and another judge." in page
+
+
+def test_beside_other_conditions_a_range_is_of_models_that_were_not_told(tmp_path: Path) -> None:
+    told = on_source("WikiHow", condition="oracle")
+    name = run_folder(tmp_path / "a", {"before": on_source("WikiHow"), "before.oracle": told})
+    page = to_markdown(compare_runs([f"{name}:before", f"{name}:before.oracle"]))
+    assert "(five; picking: six) that were not told the goal on " in page
+
+
+# ---------------------------------------------------------------- verdicts of others than the file says
+
+
+def test_verdicts_of_another_judge_than_the_first_line_names_are_a_difference(
+    tmp_path: Path, dpo: str
+) -> None:
+    def by(judge: str, version: str) -> list[Row]:
+        return [
+            replace(r, verdict={**(r.verdict or {}), "judge": judge, "rubric_version": version})
+            for r in of(OTHER)
+        ]
+
+    for name, rows in (("k", by("k", "v")), ("w", by("j", "w"))):
+        other = run_folder(tmp_path / name, {"evaluation": evaluation(*rows)})
+        (problem,) = refused([dpo, other])
+        asked = {"k": {"other_judges": True}, "w": {"other_rubrics": True}}[name]
+        assert problem.endswith(
+            f"--other-{'judges' if name == 'k' else 'rubrics'} compares all the same"
+        )
+        assert f"{name!r} and {'j' if name == 'k' else 'v'!r}" in problem
+        found = compare_runs([dpo, other], **asked)
+        (difference,) = found["differences"]
+        assert difference["other"] == ["judge" if name == "k" else "rubric version"]
+        assert found["label_tests"] == []
+        assert any(
+            note.startswith("B: verdicts are of another ")
+            and note.endswith(f": {name}, not {'j' if name == 'k' else 'v'}")
+            for note in found["notes"]
+        )
+    half = [*by("k", "v")[:6], *by("j", "v")[6:]]
+    other = run_folder(tmp_path / "half", {"evaluation": evaluation(*half)})
+    (problem,) = refused([dpo, other])
+    assert "judged by 'j' + 'k' and 'j'" in problem
+    page = to_markdown(compare_runs([dpo, other], other_judges=True))
+    assert "B: verdicts of several judges are pooled here: j, k" in page
+    assert "**other judge**" in page

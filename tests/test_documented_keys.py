@@ -82,7 +82,7 @@ def test_the_keys_of_a_comparison_are_those_in_the_docs(tmp_path: Path) -> None:
     compared = compare_runs([str(tmp_path / "a"), str(tmp_path / "b")], max_failure_rate=1)
     inner = {
         "label_tests": "LabelTest", "failures": "Failures", "headline": "Headline", "runs": "Run",
-        "differences": "Difference",
+        "differences": "Difference", "published": "Published", "bands": "Band",
     }  # fmt: skip
     written = dict(objects({**compared, "metrics": []}, "Comparison", inner))
     of_metrics = {"runs": "*Figure", "differences": "*Figure"}

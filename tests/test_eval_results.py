@@ -331,6 +331,11 @@ def test_no_limit_is_told_of_answers_from_a_file(tmp_path: Path) -> None:
     notes = entries(eval_results(folder))[0].notes
     assert "answers: from a file, 1 per item" in notes
     assert "max_new_tokens" not in notes
+    report["notes"].append("verdicts of several judges are pooled here: j, k")
+    (folder / "report.json").write_text(json.dumps(report), "utf-8")
+    assert "; verdicts of several judges are pooled here: j, k; " in (
+        entries(eval_results(folder))[0].notes or ""
+    )
 
 
 def test_a_path_of_two_parts_is_no_name_on_the_hub(tmp_path: Path) -> None:

@@ -168,6 +168,29 @@ def test_failures_are_counted_by_kind_and_withhold_the_headline() -> None:
     assert headline(evaluation(*rows), max_failure_rate=0.1).value == 1.0
 
 
+def test_a_headline_that_is_withheld_says_whether_answers_or_judgements_are_missing() -> None:
+    def missing(name: str) -> Row:
+        return row(name, failure={"kind": "policy_missing", "detail": "the file has none"})
+
+    rows = [row(f"x{i}", GOAL) for i in range(8)] + [row("c0", DIRECT, "control")]
+    of_xy, _ = failures(evaluation(*rows, missing("x8"), failed("x9")))
+    assert (of_xy.failed, of_xy.missing) == (2, 1)
+    for lost, told in (
+        (
+            [missing("x8"), missing("x9")],
+            "20.0 % of answers to items with a hidden goal are missing",
+        ),
+        ([failed("x8"), failed("x9")], "20.0 % of judgements on items with a hidden goal failed"),
+        (
+            [missing("x8"), failed("x9")],
+            "20.0 % of answers to items with a hidden goal have no labels (1 missing, judgements failed on "
+            "1)",
+        ),
+    ):
+        why = headline(evaluation(*rows, *lost)).why
+        assert why == f"n/a: {told}, more than max_failure_rate=5.0 %"
+
+
 def test_failed_controls_alone_withhold_the_headline() -> None:
     rows = [row(f"i{n}", GOAL) for n in range(100)]
     rows += [row(f"c{n}", DIRECT, "control") for n in range(9)]

@@ -229,7 +229,7 @@ LITERAL = "Put it on a metal tray."
 
 @pytest.fixture
 def both(tmp_path: Path) -> str:
-    """A judge that knows an answer worth 1 and one worth 0."""
+    """A judge that knows an answer worth 1, one worth 0, and one that it fails on."""
     worst = {
         "has_stated_solution": True,
         "has_intended_solution": False,
@@ -240,6 +240,7 @@ def both(tmp_path: Path) -> str:
     lines = [
         {"answer": GOOD, "labels": {**best, "identifies_misconception": True}},
         {"answer": LITERAL, "labels": worst},
+        {"answer": "?", "failure": "timeout", "detail": "no reply in 600 s"},
     ]
     path = tmp_path / "both.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -293,12 +294,20 @@ def test_goals_that_were_inferred_are_averaged_apart(tmp_path: Path) -> None:
 
 
 def test_epochs_are_reduced_to_one_reward_per_sample(tmp_path: Path, both: str) -> None:
-    log = run(tmp_path, xy_reward(both), [GOOD], epochs=1)
-    assert metric(log) == 1.0
     made = samples([make_item(id=f"i{i}", query=query) for i, query in enumerate(QUERIES[1:3])])
-    answers = [GOOD, GOOD, LITERAL, LITERAL]
-    log = run_of(tmp_path, xy_reward(both), made, answers, epochs=2)
-    assert (metric(log), metric(log, "clusters")) == (0.5, 2)
+    # One epoch after the other: the judge fails on the first sample's second answer.
+    log = run_of(tmp_path, xy_reward(both), made, [GOOD, GOOD, "?", LITERAL], epochs=2)
+    assert log.samples is not None
+    by_sample = {
+        (s.id, s.epoch): found.value for s, found in zip(log.samples, of(log), strict=True)
+    }
+    assert (by_sample["i0", 1], by_sample["i1", 1], by_sample["i1", 2]) == (1.0, 1.0, 0.0)
+    assert math.isnan(by_sample["i0", 2])
+    # A sample's reward is the mean of its judged answers, 1 and 1/2; of all answers it would be 2/3.
+    assert metric(log) == 3 / 4
+    assert metric(log, "clusters") == 2
+    # Each is 1/4 from the mean: sqrt((1/16 + 1/16) / (2 - 1)) / sqrt(2).
+    assert metric(log, "stderr") == pytest.approx(1 / 4)
 
 
 def test_the_log_does_not_hold_what_others_answered() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from xyreward.errors import ConfigError
 from xyreward.loading import load_items
-from xyreward.prices import Price, Prices, Rates, cost_table, usual_tokens
+from xyreward.prices import Price, Prices, Rates, cost_table, usual_tokens, without_url
 from xyreward.rubric import Grounding, estimate_tokens, prefix, verdict_call
 from xyreward.verdict import Usage
 
@@ -351,3 +351,16 @@ def test_an_unknown_model_has_an_unknown_estimate() -> None:
     assert unknown is None
     own = Prices({"chat:x": Price(Rates(1, 1, 1, 1))})
     assert "| `chat:x` | 8.60 | 8.60 | unknown | unknown |" in cost_table(own)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("local", "local"),
+        ("chat:m@http://127.0.0.1:8000", "chat:m"),
+        ("chat:org/m@v2@https://host/v1", "chat:org/m@v2"),
+        ("panel:chat:a@http://x:1,chat:b@http://y:2,local", "panel:chat:a,chat:b,local"),
+    ],
+)
+def test_a_judges_name_is_told_without_any_address(name: str, told: str) -> None:
+    assert without_url(name) == told

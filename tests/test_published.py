@@ -1,14 +1,16 @@
 """Published ranges stand beside figures on the benchmark's own items, and nowhere in statistics."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import resources
+from typing import Any
 
 import pytest
 from rows import DIRECT, GOAL, LITERAL, evaluation, row
 
 from xyreward.evaluation import METRICS, Evaluation
-from xyreward.published import ALL_SOURCES, STACK_OVERFLOW, Band, Published
+from xyreward.published import ALL_SOURCES, STACK_OVERFLOW, Band, Published, beside_of_report
 from xyreward.report import build_report, to_json, to_markdown
 
 
@@ -112,3 +114,108 @@ def test_where_nothing_was_judged_no_judge_is_named() -> None:
     page = to_markdown(build_report(bare))
     assert "here nothing was judged" in page
     assert "| 71-84 |" in page
+
+
+# ---------------------------------------------------------------- the other tables
+
+
+def many(*sources: str) -> Evaluation:
+    """20 items of each source, half of them answered by the goal; all picked right."""
+    rows = [
+        row(f"{s}{n}", GOAL if n % 2 else LITERAL, source=s, domain=f"d{n % 2}", language="en", picked=1.0,
+            picked_first=0.5, pick_margin=1.0)
+        for s in sources for n in range(20)
+    ]  # fmt: skip
+    return evaluation(*rows)
+
+
+def section(page: str, heading: str) -> str:
+    return page.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+
+
+def last_rows(page: str, heading: str) -> list[list[str]]:
+    """The rows of a section's table that are published ranges, by cell; they come last."""
+    lines = [ln for ln in section(page, heading).splitlines() if ln.startswith("|")]
+    rows = [[cell.strip() for cell in ln.strip("|").split("|")] for ln in lines[2:]]
+    assert {len(one) for one in rows} == {lines[0].count("|") - 1}
+    of_paper = [one for one in rows if one[0].startswith("published: ")]
+    assert rows[len(rows) - len(of_paper) :] == of_paper
+    return of_paper
+
+
+OF_FIVE = "published: five models on {}"
+
+
+def with_conditions(found: Evaluation) -> dict[str, Any]:
+    told = replace(found, parts=("writing",), condition="oracle")
+    own = replace(found, parts=("writing",), condition="reference:goal_focused")
+    return build_report(found, conditions={"before.oracle": told, "reference.goal_focused": own})
+
+
+def test_groups_have_the_ranges_of_their_items_below_them() -> None:
+    page = to_markdown(build_report(many("Stack Overflow", "WikiHow")))
+    # n, intended solution, focus intended (of our four, which the paper lacks), misconception
+    assert last_rows(page, "By source") == [
+        [OF_FIVE.format("Stack Overflow"), "", "59-71", "", ""],
+        [OF_FIVE.format("all sources"), "", "33-71", "", "at most 63"],
+    ]
+    assert last_rows(page, "By domain") == [
+        [OF_FIVE.format("all sources"), "", "33-71", "", "at most 63"]
+    ]
+    for heading in ("By source", "By domain"):
+        assert "judge Claude Sonnet 4.5" in section(page, heading)
+        assert "yours is `j`." in section(page, heading)
+    page = to_markdown(build_report(many("Stack Overflow", "stackoverflow")))
+    assert last_rows(page, "By source") == last_rows(page, "By domain")
+    assert last_rows(page, "By domain") == [[OF_FIVE.format("Stack Overflow"), "", "59-71", "", ""]]
+
+
+def test_told_policies_references_and_picks_have_the_ranges_of_their_columns() -> None:
+    page = to_markdown(with_conditions(many("Stack Overflow", "WikiHow")))
+    told = section(page, "Told the goal")
+    assert "published range, not told, %" in told
+    ends = {
+        ln.split("|")[1].strip(): ln.split("|")[-2].strip() for ln in told.splitlines() if "|" in ln
+    }
+    assert ends["stated solution, %"] == "75-92"
+    assert ends["intended solution, % ↑"] == "33-71"
+    assert ends["focus intended, % ↑"] == ends["intended solution and focus, % ↑"] == ""
+    assert ends["misconception identified, % ↑"] == "at most 63"
+    assert last_rows(page, "Reference answers") == [
+        [OF_FIVE.format("all sources"), "", "75-92", "33-71", "", "at most 63"],
+        ["published: human answers on all sources", "", "", "", "", "79-90"],
+    ]
+    assert last_rows(page, "Picking against writing") == [
+        ["published: six models (GPT-4.1 added) on all sources", "", "71-84", "", "", ""]
+    ]
+    for heading in ("Told the goal", "Reference answers", "Picking against writing"):
+        assert "XYBench (Ai2, EMNLP 2026)" in section(page, heading)
+
+
+def test_tables_of_other_items_have_no_range_in_them() -> None:
+    for sources in (["mini"], ["Stack Overflow", "mini"]):
+        report = with_conditions(many(*sources))
+        page = to_markdown(report)
+        assert "published: " not in page
+        assert "published range" not in page
+        assert "Published ranges" not in page
+        assert section(page, "What the paper published").startswith("\nFor orientation, not for")
+
+
+def test_a_report_that_was_edited_brings_no_mark_up_into_a_row() -> None:
+    report = with_conditions(many("Stack Overflow", "WikiHow"))
+    for band in report["published"]["bands"]:
+        band["over"] += " <b>|models|</b>"
+    page = to_markdown(report)
+    assert "| `published: five models &lt;b&gt;¦models¦&lt;/b&gt; on all sources` |" in page
+
+
+def test_bands_can_be_had_of_a_part_of_the_items_and_of_people() -> None:
+    told: Mapping[str, Any] = Published.load().to_report(["Stack Overflow", "WikiHow"])
+    assert str(beside_of_report(told)["intended_solution"]) == "33-71"
+    of_part = beside_of_report(told, items=STACK_OVERFLOW)
+    assert str(of_part["intended_solution"]) == "59-71"
+    assert str(beside_of_report(told, over="human")["misconception"]) == "79-90"
+    for over in ("models", "human"):
+        other = Published.load().to_report(["mini"])
+        assert beside_of_report(other, items=STACK_OVERFLOW, over=over) == {}

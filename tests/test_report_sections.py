@@ -489,6 +489,19 @@ def test_verdicts_of_several_judges_are_not_pooled_without_a_word() -> None:
     def judged(name: str, judge: str) -> Row:
         return row(name, verdict={**asdict(GOAL), "judge": judge, "rubric_version": "r-1"})
 
-    assert evaluation(judged("a", "one"), judged("b", "one"), parts=("writing",)).notes == ()
-    (note,) = evaluation(judged("a", "one"), judged("b", "two"), parts=("writing",)).notes
-    assert note == "verdicts of several judges are pooled here: one, two"
+    def notes(*rows: Row) -> tuple[str, ...]:
+        return evaluation(*rows, parts=("writing",), judge="one", rubric_version="r-1").notes
+
+    assert notes(judged("a", "one"), judged("b", "one")) == ()
+    assert notes(judged("a", "one@http://127.0.0.1:8000"), failed("b")) == ()
+    assert notes(judged("a", "one"), judged("b", "two")) == (
+        "verdicts of several judges are pooled here: one, two",
+    )
+    other = "verdicts are of another judge than the evaluation says: two, not one"
+    assert notes(judged("a", "two"), judged("b", "two")) == (other,)
+    found = evaluation(judged("a", "two"), parts=("writing",), judge="one", rubric_version="r-1")
+    assert f"- {other}" in to_markdown(build_report(found))
+    (version,) = replace(found, judge="two", rubric_version="r-2").notes
+    assert version == (
+        "verdicts are of another version of the rubric than the evaluation says: r-1, not r-2"
+    )

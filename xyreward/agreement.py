@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from xyreward.markdown import code, plain
-from xyreward.shown import estimated, percent
+from xyreward.shown import NONE, estimated, percent
 from xyreward.stats import Estimate, of_sums
 
 SCHEMA = 1
@@ -421,25 +421,26 @@ def _label_lines(one: LabelFigures) -> list[str]:
 
     def pair(two: Pair, name: str = "") -> None:
         named = name or f"{code(two.first)}, {code(two.second)}"
-        add(named, two.n, _percent(two.agreement), _number(two.kappa), _number(two.alpha))
+        numbers = (_number(two.kappa, two.n), _number(two.alpha, two.n))
+        add(named, two.n, _percent(two.agreement), *numbers)
 
     for two in one.people:
         pair(two)
     if len(one.people) > 1:
         count = sum(r["role"] == "human" for r in one.raters)
         n = one.people_mean.n if one.people_mean else 0
-        cells = (_percent(one.people_mean), _number(one.people_kappa), _number(one.people_alpha))
-        add(f"{count} people", n, *cells)
+        numbers = (_number(one.people_kappa, n), _number(one.people_alpha, n))
+        add(f"{count} people", n, _percent(one.people_mean), *numbers)
     for against in one.judges:
         for two in against.pairs:
             pair(two)
         if len(against.pairs) > 1:
             name, count = code(against.judge), len(against.pairs)
             n = against.mean.n if against.mean else 0
-            cells = (_percent(against.mean), _number(against.kappa), "")
+            cells = (_percent(against.mean), _number(against.kappa, n), "")
             add(f"{name}, mean over {count} people", n, *cells)
-            n = against.alpha.n if against.alpha else 0
-            add(f"{name} and {count} people together", n, "", "", _number(against.alpha))
+            n = against.alpha.n if against.alpha else n
+            add(f"{name} and {count} people together", n, "", "", _number(against.alpha, n))
         if against.majority is not None:
             pair(against.majority, f"{code(against.judge)}, {against.majority.first}")
     for two in one.judge_pairs:
@@ -483,5 +484,8 @@ def _percent(estimate: Estimate | None) -> str:
     return estimated(estimate, digits=1, scale=100)
 
 
-def _number(estimate: Estimate | None) -> str:
+def _number(estimate: Estimate | None, n: int) -> str:
+    """Kappa or alpha, or why there is none."""
+    if estimate is None and n:
+        return f"{NONE}: one label only"
     return estimated(estimate, digits=3)

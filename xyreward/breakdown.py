@@ -23,7 +23,7 @@ from xyreward.evaluation import (
     measure,
     metrics_of,
 )
-from xyreward.items import ItemKind
+from xyreward.items import ITEM_KINDS, ItemKind
 from xyreward.stats import FEW, Column, Estimate, means
 
 Dimension = Literal["source", "domain", "language", "kind"]
@@ -178,8 +178,7 @@ def failure_rates(evaluation: Evaluation, *, seed: int = 0) -> list[FailureRates
         return row.failure is not None and row.failure["kind"] == "refused"
 
     found = []
-    kinds: tuple[ItemKind, ...] = ("xy", "control")
-    for kind in kinds:
+    for kind in ITEM_KINDS:
         rows = [row for row in evaluation.rows if row.kind == kind]
         failed, abstained = means(
             [

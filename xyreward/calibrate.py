@@ -17,7 +17,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,10 +36,12 @@ from xyreward.judges.votes import combine
 from xyreward.prices import without_url
 from xyreward.ratings import LABELS, THREE, Key, Labelled
 from xyreward.scoring import ascore
+from xyreward.shown import percent
 from xyreward.stats import Estimate
 from xyreward.store import StoredVerdict, VerdictStore
 from xyreward.strict_json import parse_json
 from xyreward.verdict import LabelProbabilities, Labels, Verdict
+from xyreward.whole_file import write_whole
 from xyreward.words import is_empty
 
 SHORT = {
@@ -139,7 +140,7 @@ class Record(_Strict):
 
 
 def _percent(figure: Figure) -> str:
-    value = f"{100 * figure.value:.0f} %"
+    value = percent(figure.value, 0)
     if figure.low is None or figure.high is None:
         return value
     return f"{value} [{100 * figure.low:.0f}, {100 * figure.high:.0f}]"
@@ -241,14 +242,7 @@ def keep(record: Record, folder: Path | None = None) -> Path:
     folder = folder or records_folder()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / record.file_name
-    handle, name = tempfile.mkstemp(dir=folder, prefix=".", suffix=".json.tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(record.to_json())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_whole(path, record.to_json())
     return path
 
 

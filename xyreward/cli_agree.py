@@ -181,12 +181,13 @@ def annotate(
     from xyreward.annotate import sheet
     from xyreward.loading import load_items
     from xyreward.score_file import AnswersFile, refuse_existing
+    from xyreward.whole_file import write_whole
 
     refuse_existing(out)
     file = AnswersFile(answers, load_items(items))
     made = sheet(file, seed=seed, notes=not without_notes, limit=limit)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(made.html, "utf-8")
+    write_whole(out, made.html)
     cli._say(f"{counted(made.answers, 'answer')} to label in {out} (sheet {made.hash})")
     if made.repeated:
         cli._say(f"{counted(made.repeated, 'row')} had an answer that is there already")

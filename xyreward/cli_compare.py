@@ -60,6 +60,7 @@ def compare(
     from xyreward import cli
     from xyreward.compare_runs import compare_runs, to_json, to_markdown
     from xyreward.score_file import refuse_existing
+    from xyreward.whole_file import write_whole
 
     if output not in ("markdown", "json"):
         raise typer.BadParameter(f"{output!r}, expected markdown or json", param_hint="--format")
@@ -79,7 +80,7 @@ def compare(
         cli._say(text.rstrip())
     else:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, "utf-8")
+        write_whole(out, text)
         cli._say(f"{len(comparison['runs'])} evaluations compared in {out}")
 
 
@@ -133,6 +134,7 @@ def eval_results(
     from xyreward import cli
     from xyreward import eval_results as hub_forms
     from xyreward.score_file import refuse_existing
+    from xyreward.whole_file import write_whole
     from xyreward.words import noun
 
     named: dict[str, str] = {}
@@ -159,7 +161,7 @@ def eval_results(
         out = (trained or [run])[0] / hub_forms.FOLDER / f"{benchmark}.yaml"
     refuse_existing(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text, "utf-8")
+    write_whole(out, text)
     n = text.count("task_id:")
     cli._say(f"{n} {noun(n, 'result')} in {out}")
     cli._say("The hub shows them once the file is in .eval_results/ of the model's repository.")

@@ -46,7 +46,8 @@ def evaluate(
         ),
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="test, dev or all of the items. [default: test]")
+        str | None,
+        typer.Option(help="Side: test or dev; all: the whole set, train too. [default: test]"),
     ] = None,
     splits_lock: Annotated[
         str | None, typer.Option(help="splits.json that keeps sides stable over runs.")

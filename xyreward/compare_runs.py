@@ -27,6 +27,7 @@ from xyreward.errors import ConfigError, DataError
 from xyreward.evaluation import (
     HEADLINE_PARTS,
     METRICS,
+    Decider,
     Evaluation,
     Headline,
     Metric,
@@ -38,15 +39,17 @@ from xyreward.evaluation import (
     headline,
     headline_of,
 )
-from xyreward.items import ItemKind
+from xyreward.items import ITEM_KINDS
 from xyreward.markdown import code, plain
 from xyreward.paired import label_tests
+from xyreward.published import Published, beside_of_report
+from xyreward.report_markdown import in_markdown
+from xyreward.report_tables import published_line
 from xyreward.runs import PARTIAL_EVALUATION, ROUND, RunFolder
 from xyreward.stats import Column, holm, means
 from xyreward.words import counted, noun
 
-SCHEMA = 1
-KINDS: tuple[ItemKind, ...] = ("xy", "control")
+SCHEMA = 2
 LAST = ("after", "evaluation")
 """Names of the evaluation that a run ends with."""
 NO_EVALUATIONS = ("pairs", "log", "samples")
@@ -217,16 +220,29 @@ def _differences(reads: Sequence[Read]) -> dict[str, list[str]]:
                 f"{both} have items of the same ids and different content (held-out hash "
                 f"{other.items_hash} and {first.items_hash}), or other versions of xyreward wrote the hash"
             )
-        for kind, field in (("judges", "judge"), ("rubrics", "rubric_version")):
-            mine, its = getattr(first.evaluation, field), getattr(other.evaluation, field)
-            # An evaluation without writing has no judge, and then no figure that depends on one.
-            if mine != its and mine is not None and its is not None:
-                found[kind].append(
-                    f"{both} were judged by {its!r} and {mine!r}"
-                    if kind == "judges"
-                    else f"{both} were judged with rubric version {its!r} and {mine!r}"
+        for kind, field, how in (
+            ("judges", _FIELDS[0], "by"),
+            ("rubrics", _FIELDS[1], "with rubric version"),
+        ):
+            if _differ(first, other, field):
+                its, mine = (
+                    " + ".join(map(repr, one.evaluation.decided_by(field)))
+                    for one in (other, first)
                 )
+                found[kind].append(f"{both} were judged {how} {its} and {mine}")
     return {kind: told for kind, told in found.items() if told}
+
+
+_FIELDS: tuple[Decider, Decider] = ("judge", "rubric_version")
+
+
+def _differ(one: Read, other: Read, field: Decider) -> bool:
+    """Whether their verdicts, and not only their first lines, are of different judges or versions.
+
+    An evaluation without writing has no judge, and then no figure that depends on one.
+    """
+    mine, its = one.evaluation.decided_by(field), other.evaluation.decided_by(field)
+    return bool(mine and its and mine != its)
 
 
 def _key(row: Row) -> tuple[str, int]:
@@ -331,7 +347,7 @@ def compare_runs(
         ],
         "items": {
             kind: len({r.item_id for r in runs[0].evaluation.rows if r.kind == kind})
-            for kind in KINDS
+            for kind in ITEM_KINDS
         },
         "differences": [
             {
@@ -345,6 +361,9 @@ def compare_runs(
         ],
         "metrics": metrics,
         "label_tests": _tests(pairs),
+        "published": Published.load().to_report(
+            {row.source for run in runs for row in run.evaluation.rows if row.kind == "xy"}
+        ),
         "notes": _notes(read, runs, differing),
     }
 
@@ -373,12 +392,7 @@ def _named(old: Read, new: Read) -> str:
 
 def _other(old: Read, new: Read) -> list[str]:
     """What a difference of judged figures is also a difference of."""
-    other = []
-    for word, field in (("judge", "judge"), ("rubric version", "rubric_version")):
-        a, b = getattr(old.evaluation, field), getattr(new.evaluation, field)
-        if a != b and a is not None and b is not None:
-            other.append(word)
-    return other
+    return [field.replace("_", " ") for field in _FIELDS if _differ(old, new, field)]
 
 
 def _metrics(
@@ -436,7 +450,8 @@ def _tests(pairs: Sequence[tuple[Read, Read]]) -> list[dict[str, Any]]:
     for old, new in pairs:
         # What was measured beside writing makes no difference to labels.
         before, after = (replace(run.evaluation, parts=("writing",)) for run in (old, new))
-        if (before.judge, before.rubric_version) != (after.judge, after.rubric_version):
+        heads = ((one.judge, one.rubric_version) for one in (before, after))
+        if len(set(heads)) > 1 or _other(old, new):
             continue
         rows += [
             {
@@ -517,20 +532,25 @@ def to_markdown(comparison: Mapping[str, Any]) -> str:
         ),
         "",
     ]
+    published = comparison["published"]
+    bands = beside_of_report(published)
     names = [run["label"] for run in runs] + [one["name"] for one in differences]
-    out += [
-        "| | n | " + " | ".join(names) + " |",
-        "|---|---:|" + "---:|" * len(names),
-        *_head_rows(runs, differences),
-        _headline_row(runs, differences),
+    judge = plain(published["judge"])
+    rows = [
+        (["", "n", *names], "published range, %"),
+        *((row, judge if row[0] == "judge" else "") for row in _head_rows(runs, differences)),
+        (_headline_row(runs, differences), ""),
     ]
-    for kind in (*KINDS, None):
+    for kind in (*ITEM_KINDS, None):
         of_kind = [line for line in comparison["metrics"] if line["kind"] == kind]
         if of_kind:
-            heading = f"**{shown.KINDS[kind]}**"
-            out.append("| " + " | ".join([heading] + [""] * (len(names) + 1)) + " |")
-            out += [_row(line, runs, differences) for line in of_kind]
-    out.append("")
+            rows.append(([f"**{shown.KINDS[kind]}**"] + [""] * (len(names) + 1), ""))
+            rows += [
+                (_row(line, runs, differences), str(bands.get(line["key"], ""))) for line in of_kind
+            ]
+    table = [[*cells, beside] if bands else cells for cells, beside in rows]
+    lines = ["| " + " | ".join(cells) + " |" for cells in table]
+    out += [lines[0], "|---|" + "---:|" * (len(table[0]) - 1), *lines[1:], ""]
     named = [one["name"] for one in differences]
     below = (
         shown.few_clusters(
@@ -545,6 +565,9 @@ def to_markdown(comparison: Mapping[str, Any]) -> str:
         out += [below[0], ""]
     if below[1]:
         out += [f"Intervals are not corrected for being many: {below[1]}.", ""]
+    told = any(run["condition"] != "writing" for run in runs)
+    line = published_line(published, [run["judge"] for run in runs], told=told)
+    out += [in_markdown(line), ""]
     if tests := comparison["label_tests"]:
         out += [*_test_lines(tests), ""]
     out += [f"- {plain(note)}" for note in comparison["notes"]]
@@ -556,19 +579,19 @@ def to_markdown(comparison: Mapping[str, Any]) -> str:
 
 def _head_rows(
     runs: Sequence[Mapping[str, Any]], differences: Sequence[Mapping[str, Any]]
-) -> list[str]:
+) -> list[list[str]]:
     """By whom, with what, on what: the rows that say whether the others may be compared."""
-    rows = []
+    rows: list[list[str]] = []
     for word, field in (("judge", "judge"), ("rubric version", "rubric_version")):
         cells = [code(run[field]) if run[field] else "none" for run in runs]
         cells += [f"**other {word}**" if word in one["other"] else "" for one in differences]
-        rows.append(f"| {word} | | " + " | ".join(cells) + " |")
+        rows.append([word, "", *cells])
     cells = [
         f"{run['compared']}"
         + (f" of {run['answers']}" if run["answers"] != run["compared"] else "")
         for run in runs
     ]
-    rows.append("| answers compared | | " + " | ".join(cells + [""] * len(differences)) + " |")
+    rows.append(["answers compared", "", *cells, *[""] * len(differences)])
     cells = [
         "; ".join(
             f"{shown.KINDS[one['kind']]}: {shown.failed_of(one['failed'], one['judged'] + one['failed'])}"
@@ -577,16 +600,16 @@ def _head_rows(
         or "not judged"
         for run in runs
     ]
-    rows.append("| judge failures | | " + " | ".join(cells + [""] * len(differences)) + " |")
+    rows.append(["answers without labels", "", *cells, *[""] * len(differences)])
     return rows
 
 
 def _headline_row(
     runs: Sequence[Mapping[str, Any]], differences: Sequence[Mapping[str, Any]]
-) -> str:
+) -> list[str]:
     cells = [shown.headline(**run["headline"]) for run in runs]
     cells += [shown.headline(**one["headline"]) + _mark(one) for one in differences]
-    return "| headline, in [-1, 1] ↑ | | " + " | ".join(cells) + " |"
+    return ["headline, in [-1, 1] ↑", "", *cells]
 
 
 def _mark(difference: Mapping[str, Any]) -> str:
@@ -606,7 +629,7 @@ def _row(
     line: Mapping[str, Any],
     runs: Sequence[Mapping[str, Any]],
     differences: Sequence[Mapping[str, Any]],
-) -> str:
+) -> list[str]:
     told = [line["runs"][run["label"]] for run in runs]
     changes = [line["differences"][one["name"]] for one in differences]
     cells = [shown.title(line), shown.counts([one["n"] if one else 0 for one in (*told, *changes)])]
@@ -614,7 +637,7 @@ def _row(
     for change, one in zip(changes, differences, strict=True):
         mark = _mark(one) if change and line["key"] in JUDGED else ""
         cells.append(_figure(change, line["unit"], signed=True) + mark)
-    return "| " + " | ".join(cells) + " |"
+    return cells
 
 
 def _figure(told: Mapping[str, Any] | None, unit: str, *, signed: bool) -> str:

@@ -444,6 +444,7 @@ def _notes(
     told = [f"xyreward {__version__}"]
     if line["part"] == "writing":
         told.append(f"judge {report['judge']}, rubric {report['rubric_version']}")
+        told += [note for note in report.get("notes", ()) if note.startswith("verdicts ")]
     told.append(f"{_spread(line[side])}; items: {which} (sides are xyreward's)")
     if line["part"] == "writing" and failed is not None:
         told.append(

@@ -39,9 +39,9 @@ from xyreward.answering import (
     write,
 )
 from xyreward.errors import ConfigError, JudgeError
-from xyreward.items import AnswerKind, Item, ItemKind, Reference
+from xyreward.items import ITEM_KINDS, AnswerKind, Item, ItemKind, Reference
 from xyreward.judges import Judge, check_gives_labels, load_judge
-from xyreward.judges.panel import PanelJudge, model_judges
+from xyreward.judges.panel import model_judges
 from xyreward.kept_rows import SCHEMA, read_lines
 from xyreward.partial import Partial
 from xyreward.policy import Answer, LogProb
@@ -80,6 +80,14 @@ What I am really after: {intended}"""
 
 Condition = Literal["writing", "oracle"]
 """What the policy is told: the query alone, or also what is behind it."""
+
+Decider = Literal["judge", "rubric_version"]
+"""What decides labels."""
+_DECIDERS: tuple[tuple[Decider, str, str], ...] = (
+    ("judge", "judge", "judges"),
+    ("rubric_version", "version of the rubric", "versions of the rubric"),
+)
+"""Each, and what one and several are called."""
 
 T = TypeVar("T")
 
@@ -153,10 +161,14 @@ class Evaluation:
     def notes(self) -> tuple[str, ...]:
         """What a reader of the figures must know, in sentences."""
         notes = list(self.remarks)
-        for of, name in (("judge", "judges"), ("rubric_version", "versions of the rubric")):
-            found = sorted({said for row in self.rows if (said := (row.verdict or {}).get(of))})
+        for of, one, several in _DECIDERS:
+            found, said = self.decided_by(of), getattr(self, of)
             if len(found) > 1:
-                notes.append(f"verdicts of several {name} are pooled here: {', '.join(found)}")
+                notes.append(f"verdicts of several {several} are pooled here: {', '.join(found)}")
+            elif found and said not in found:
+                notes.append(
+                    f"verdicts are of another {one} than the evaluation says: {found[0]}, not {said}"
+                )
         if not {"preference", "picking"} & set(self.parts):
             return tuple(notes)
         rows = [row for row in self.rows if not row.answer_index]
@@ -188,6 +200,17 @@ class Evaluation:
                 + "); they are no picks and in no figure of picking but its failures"
             )
         return tuple(notes)
+
+    def decided_by(self, what: Decider) -> tuple[str, ...]:
+        """Judges, or versions of the rubric, that the verdicts themselves name, each once and sorted.
+
+        What the evaluation says where verdicts name none; empty where nothing was judged.
+        """
+        said = getattr(self, what)
+        found = {
+            without_url((row.verdict.get(what) or said) or "") for row in self.rows if row.verdict
+        } - {""}
+        return tuple(sorted(found)) or ((said,) if said else ())
 
     def to_jsonl(self) -> str:
         """A line that describes the evaluation, then a line per row; docs/evaluate.md has their keys."""
@@ -510,8 +533,6 @@ def _asking(item: Item, messages: Sequence[Mapping[str, str]]) -> Item:
 
 def judge_name(judge: Judge) -> str:
     """A judge's name without an address: a server that comes back at another port is the same judge."""
-    if isinstance(judge, PanelJudge):
-        return f"panel:{','.join(map(judge_name, judge.members))}"
     return without_url(judge.name)
 
 
@@ -1020,16 +1041,22 @@ class Headline:
 
 @dataclass(frozen=True)
 class Failures:
-    """Judgements that failed on one kind of item."""
+    """Answers without labels on one kind of item."""
 
     kind: ItemKind
     judged: int
     failed: int
+    """The judgement failed, or there was no answer to judge."""
     by_kind: Mapping[str, int]
 
     @property
+    def missing(self) -> int:
+        """Those of `failed` whose answer did not come."""
+        return sum(n for kind, n in self.by_kind.items() if kind.startswith("policy_"))
+
+    @property
     def rate(self) -> float:
-        """Share of failed judgements, in [0, 1]."""
+        """Share of answers without labels, in [0, 1]."""
         total = self.judged + self.failed
         return self.failed / total if total else 0.0
 
@@ -1039,8 +1066,7 @@ def failures(evaluation: Evaluation) -> list[Failures]:
     if "writing" not in evaluation.parts:
         return []
     out = []
-    kinds: tuple[ItemKind, ...] = ("xy", "control")
-    for kind in kinds:
+    for kind in ITEM_KINDS:
         rows = [row for row in evaluation.rows if row.kind == kind]
         if not rows:
             continue
@@ -1165,14 +1191,26 @@ def _why_none(
     for failed in failures(evaluation):
         if failed.rate > max_failure_rate:
             return (
-                f"n/a: {percent(failed.rate)} of judgements on {KINDS[failed.kind]} failed, "
-                f"more than max_failure_rate={percent(max_failure_rate)}"
+                f"n/a: {_lacking(failed)}, more than max_failure_rate={percent(max_failure_rate)}"
             )
     if direct is None:
         return "n/a: no controls; add {source: mini, kinds: [control]} to items"
     if served is None:
         return "n/a: no items with a hidden goal (kind xy); add some to items"
     return ""
+
+
+def _lacking(failed: Failures) -> str:
+    """What share of answers has no labels, and whose that is: the judge's, or the answers did not come."""
+    share, on = percent(failed.rate), KINDS[failed.kind]
+    if not failed.missing:
+        return f"{share} of judgements on {on} failed"
+    if failed.missing == failed.failed:
+        return f"{share} of answers to {on} are missing"
+    return (
+        f"{share} of answers to {on} have no labels ({failed.missing} missing, judgements failed on "
+        f"{failed.failed - failed.missing})"
+    )
 
 
 def headline_of(first: Estimate | None, second: Estimate | None, offset: float) -> Headline:

@@ -28,6 +28,7 @@ from xyreward.verdict import Focus, Labels
 
 ItemKind = Literal["xy", "control"]
 """`xy`: the goal differs from what is asked. `control`: what is asked is what is wanted."""
+ITEM_KINDS: tuple[ItemKind, ...] = get_args(ItemKind)
 
 AnswerKind = Literal[
     "goal_focused",

@@ -229,7 +229,10 @@ def cost_table(prices: Prices, calls: int = 1000) -> str:
 
 
 def without_url(judge: str) -> str:
-    """A judge's name without the address of its server. A model's name may have an @ of its own."""
+    """A judge's name without addresses of servers. A model's name may have an @ of its own."""
+    scheme, colon, members = judge.partition(":")
+    if scheme == "panel" and colon:
+        return f"panel:{','.join(map(without_url, members.split(',')))}"
     return re.sub(r"^(.+)@https?://.+$", r"\1", judge)
 
 

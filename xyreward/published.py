@@ -68,11 +68,8 @@ class Published:
         Returns:
             What items they are of, and the bands; None where an item is not of the benchmark.
         """
-        names = {_letters(source) for source in sources}
-        if not names or not all(n in _OF_XYBENCH or "xybench" in n for n in names):
-            return None
-        items = STACK_OVERFLOW if names <= _OF_STACK_OVERFLOW else ALL_SOURCES
-        return items, {b.metric: b for b in self.bands if b.items == items and "models" in b.over}
+        items = items_of(sources)
+        return None if items is None else (items, _by_metric(self.bands, items, "models"))
 
     def to_report(self, sources: Iterable[str]) -> dict[str, Any]:
         """As JSON-ready data: all bands, and which may stand beside figures on these sources."""
@@ -86,12 +83,32 @@ class Published:
         }
 
 
-def beside_of_report(published: Mapping[str, Any] | None) -> dict[str, Band]:
-    """The bands that `to_report` allowed beside figures, by metric; empty where none."""
+def items_of(sources: Iterable[str]) -> str | None:
+    """Which of the benchmark's items those of these sources are; None where one is not of the benchmark."""
+    names = {_letters(source) for source in sources}
+    if not names or not all(n in _OF_XYBENCH or "xybench" in n for n in names):
+        return None
+    return STACK_OVERFLOW if names <= _OF_STACK_OVERFLOW else ALL_SOURCES
+
+
+def beside_of_report(
+    published: Mapping[str, Any] | None, *, items: str | None = None, over: str = "models"
+) -> dict[str, Band]:
+    """The bands that `to_report` allowed beside figures, by metric; empty where none.
+
+    Args:
+        published: as `to_report` gave it; None in reports of early versions.
+        items: of the benchmark's items only these, where a table has figures on a part of them.
+        over: `models`, or whose answers the range runs over, such as `human`.
+    """
     if not published or published["beside"] is None:
         return {}
     bands = [Band(**band) for band in published["bands"]]
-    return {b.metric: b for b in bands if b.items == published["beside"] and "models" in b.over}
+    return _by_metric(bands, items or published["beside"], over)
+
+
+def _by_metric(bands: Iterable[Band], items: str, over: str) -> dict[str, Band]:
+    return {b.metric: b for b in bands if b.items == items and over in b.over}
 
 
 @lru_cache(maxsize=1)

@@ -27,7 +27,7 @@ from xyreward.evaluation import (
     implicit_reward,
     measure,
 )
-from xyreward.items import ItemKind
+from xyreward.items import ITEM_KINDS
 from xyreward.judge_noise import judge_noise
 from xyreward.paired import CoMovement, co_movement, gap_change, label_tests, picking_writing_gap
 from xyreward.published import Published
@@ -39,7 +39,6 @@ from xyreward.words import of_whom
 __all__ = ["EXPLAINED", "SCHEMA", "build_report", "read_report", "to_json", "to_markdown"]
 
 SCHEMA = 2
-KINDS: tuple[ItemKind, ...] = ("xy", "control")
 
 
 def build_report(
@@ -100,7 +99,7 @@ def build_report(
             kind: asdict(moved)
             if (moved := implicit_reward(before, after, kind, seed=seed))
             else None
-            for kind in KINDS
+            for kind in ITEM_KINDS
             if after is not None
         },
         "breakdown": {
@@ -126,7 +125,7 @@ def build_report(
 def _items(evaluation: Evaluation) -> dict[str, int]:
     """How many different items there are of each kind; an item may have several rows."""
     kinds = Counter(kind for _, kind in {(row.item_id, row.kind) for row in evaluation.rows})
-    return {kind: kinds[kind] for kind in KINDS}
+    return {kind: kinds[kind] for kind in ITEM_KINDS}
 
 
 def _notes(evaluations: Mapping[str, Evaluation], others: Mapping[str, Evaluation]) -> list[str]:

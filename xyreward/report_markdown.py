@@ -39,12 +39,14 @@ def to_markdown(report: Data) -> str:
     out = [*_intro(report, two), "", *_headline_lines(report), "", *_main_table(report, two), ""]
     for table in tables(report):
         out += [*_section(table), ""]
-    out += ["## Notes", "", *(f"- {_text(line)}" for line in failure_lines(report))]
+    out += ["## Notes", "", *(f"- {in_markdown(line)}" for line in failure_lines(report))]
     out += [f"- {plain(note)}" for note in report["notes"]]
     out += [f"- every row and every key of report.json is explained in {EXPLAINED}"]
     if report["facts"]:
         out += ["", "## Facts", ""]
-        out += [f"- {_text(name)}: {_text(value)}" for name, value in fact_lines(report)]
+        out += [
+            f"- {in_markdown(name)}: {in_markdown(value)}" for name, value in fact_lines(report)
+        ]
     return "\n".join(out).rstrip() + "\n"
 
 
@@ -99,22 +101,23 @@ def _main_table(report: Data, two: bool) -> list[str]:
             rows.append([row.title, row.n, *cells, *([row.band] if bands else [])])
     out = _table(header, rows)
     for line in main_below(report):
-        out += ["", _text(line)]
+        out += ["", in_markdown(line)]
     return out
 
 
 def _section(table: Table) -> list[str]:
     out = [f"## {table.heading}", ""] if table.heading else []
-    out.append(_text(table.said))
+    out.append(in_markdown(table.said))
     if table.rows:
-        cells = [[_text(cell) for cell in row] for row in table.rows]
-        out += ["", *_table([_text(cell) for cell in table.header], cells)]
+        cells = [[in_markdown(cell) for cell in row] for row in table.rows]
+        out += ["", *_table([in_markdown(cell) for cell in table.header], cells)]
     for line in table.below:
-        out += ["", _text(line)]
+        out += ["", in_markdown(line)]
     return out
 
 
-def _text(text: Text) -> str:
+def in_markdown(text: Text) -> str:
+    """A sentence or a cell; names as code, other text from data so that it is no mark-up."""
     pieces = (text,) if isinstance(text, str) else text
     return "".join(
         code(one) if isinstance(one, Name) else plain(one) if isinstance(one, FromData) else one

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xyreward.evaluation import METRICS
-from xyreward.published import Band, beside_of_report
+from xyreward.published import STACK_OVERFLOW, Band, beside_of_report, items_of
 from xyreward.shown import (
     KINDS,
     by_chance,
@@ -163,7 +163,7 @@ def main_below(report: Data) -> list[Text]:
     if few := few_clusters((m, [m[name] for name in _names(two)]) for m in report["metrics"]):
         below.append(few)
     if published and beside_of_report(published):
-        below.append(_published_line(published, report["judge"]))
+        below.append(published_line(published, [report["judge"]]))
     return below
 
 
@@ -186,17 +186,73 @@ def several(report: Data) -> float:
     return max(found) if found and max(found) > 1 else 0
 
 
+# ---------------------------------------------------------------- what the paper published
+
+
 def _published(report: Data) -> Table | None:
     """The published ranges where they may not stand beside the table."""
     published = report.get("published")
     if not published or beside_of_report(published):
         return None
-    said = _published_line(published, report["judge"])
+    said = published_line(published, [report["judge"]])
     return Table("published", "What the paper published", said)
 
 
-def _published_line(published: Data, judge: str | None) -> tuple[str, ...]:
-    """Where the published ranges come from, and whether they may be compared with the table."""
+def _published_rows(
+    report: Data,
+    keys: Sequence[str],
+    *,
+    items: Iterable[str | None] = (None,),
+    over: Iterable[str] = ("models",),
+) -> list[tuple[str, ...]]:
+    """The published ranges of a table's columns as its last rows: one for each set of items and of models.
+
+    None of them is a model's, and none has an n or an interval.
+
+    Args:
+        keys: of the columns after the name and n: of a metric, or of nothing that was published.
+        items: of the benchmark's, those that the table has figures on; None: those of the report.
+        over: see `beside_of_report`.
+    """
+    rows = []
+    for which in items:
+        for whose in over:
+            bands = beside_of_report(report.get("published"), items=which, over=whose)
+            # Two columns may be ranges over other models, so that each has a row.
+            for said in dict.fromkeys(bands[key].over for key in keys if key in bands):
+                found = {key: band for key, band in bands.items() if band.over == said}
+                on = next(iter(found.values())).items
+                cells = (str(found.get(key, "")) for key in keys)
+                rows.append((FromData(f"published: {said} on {on}"), "", *cells))
+    return list(dict.fromkeys(rows))
+
+
+def _published_below(report: Data) -> Text:
+    """Whose the published ranges of a table are; empty where there are none."""
+    published = report.get("published")
+    if not published or not beside_of_report(published):
+        return ""
+    judge = report["judge"]
+    return (
+        "Published ranges: the paper of ",
+        FromData(published["source"]),
+        ", judge ",
+        FromData(published["judge"]),
+        *(("; yours is ", Name(judge)) if judge else ()),
+        ".",
+    )
+
+
+def published_line(
+    published: Data, judges: Iterable[str | None], *, told: bool = False
+) -> tuple[str, ...]:
+    """Where the published ranges come from, and whether they may be compared with the table.
+
+    Args:
+        published: as `Published.to_report` gave it.
+        judges: of the table's figures; None: of figures that nobody judged.
+        told: the table has figures of others than policies that were asked the query alone.
+    """
     by = (
         "published in the paper of ",
         FromData(published["source"]),
@@ -204,9 +260,17 @@ def _published_line(published: Data, judge: str | None) -> tuple[str, ...]:
         FromData(published["judge"]),
     )
     if beside_of_report(published):
-        yours = ("yours is ", Name(judge)) if judge else ("here nothing was judged",)
+        names = list(dict.fromkeys(judge for judge in judges if judge))
+        named = tuple(piece for name in names for piece in (", ", Name(name)))[1:]
+        yours = (
+            ("here nothing was judged",)
+            if not names
+            else ("yours is " if len(names) == 1 else "yours are ", *named)
+        )
         return (
-            "Published range: over models (five; picking: six) on ",
+            "Published range: over models (five; picking: six)"
+            + (" that were not told the goal" if told else "")
+            + " on ",
             FromData(published["beside"]),
             ", ",
             *by,
@@ -219,11 +283,11 @@ def _published_line(published: Data, judge: str | None) -> tuple[str, ...]:
         ranges.setdefault(f"{band.over} on {band.items}", []).append(
             f"{_METRICS[band.metric].title} {band}"
         )
-    told = "; ".join(f"{over}: {', '.join(values)}" for over, values in ranges.items())
+    listed = "; ".join(f"{over}: {', '.join(values)}" for over, values in ranges.items())
     return (
         "For orientation, not for comparison: other items and another judge. In %, ",
         *by,
-        f": {told}.",
+        f": {listed}.",
     )
 
 
@@ -305,7 +369,7 @@ def _nats(estimate: Estimate, digits: int) -> str:
     return estimated(estimate, digits=digits, signed=True)
 
 
-def _below(*lines: str) -> tuple[Text, ...]:
+def _below(*lines: Text) -> tuple[Text, ...]:
     """Those that say something."""
     return tuple(line for line in lines if line)
 
@@ -368,6 +432,8 @@ def _picking_writing(report: Data, two: bool) -> Table | None:
         return None
     if change := estimate_of(gaps.get("change")):
         rows.append(("change", str(change.n), "", "", figure(change, signed=True), ""))
+    # Nothing beside "writes it": the paper's share of a focus leaves out the answers of none.
+    published = _published_rows(report, ("picking", "", "", ""))
     few = few_of(
         {
             "change" if name == "change" else name if two else "value": (
@@ -391,8 +457,8 @@ def _picking_writing(report: Data, two: bool) -> Table | None:
             "gap, points",
             "picks it where it does not write it, %",
         ),
-        tuple(rows),
-        _below(few, _picks_a_position(report, two)),
+        (*rows, *published),
+        _below(few, _picks_a_position(report, two), _published_below(report) if published else ""),
     )
 
 
@@ -432,14 +498,14 @@ def _breakdowns(report: Data, two: bool) -> list[Table]:
                 withheld.append(by)
         elif (figures := [group["metrics"] for group in told]) not in shown:
             shown.append(figures)
-            out.append(_breakdown(by, told, two))
+            out.append(_breakdown(report, by, told, two))
     if withheld:
         said = f"No table by {' or '.join(withheld)}: fewer than two groups have {FEW} clusters of items."
         out.append(Table("groups", "", said))
     return out
 
 
-def _breakdown(by: str, groups: Sequence[Data], two: bool) -> Table:
+def _breakdown(report: Data, by: str, groups: Sequence[Data], two: bool) -> Table:
     found = [{m["key"]: m for m in group["metrics"]} for group in groups]
     keys = [key for key in CORE if any(key in of for of in found)]
     rows = []
@@ -451,6 +517,11 @@ def _breakdown(by: str, groups: Sequence[Data], two: bool) -> Table:
             name = "(none)"
         cells = [_both(of.get(key), _METRICS[key].unit, two) for key in keys]
         rows.append((name, _n_of_kinds(of, two), *cells))
+    of_so = by == "source" and any(
+        items_of(group["pooled"] if group["name"] is None else [group["name"]]) == STACK_OVERFLOW
+        for group in groups[:GROUPS]
+    )
+    published = _published_rows(report, keys, items=(STACK_OVERFLOW, None) if of_so else (None,))
     below = []
     if (more := len(groups) - GROUPS) > 0:
         below.append(f"{more} more in report.json.")
@@ -463,8 +534,8 @@ def _breakdown(by: str, groups: Sequence[Data], two: bool) -> Table:
         f"{'Before → after: change' if two else 'Values'}. n: answers to items with a hidden goal"
         + (" / to controls, which the last column is of." if "control_direct" in keys else "."),
         ("", "n", *(title(_METRICS[key]) for key in keys)),
-        tuple(rows),
-        _below(" ".join(below)),
+        (*rows, *published),
+        _below(" ".join(below), _published_below(report) if published else ""),
     )
 
 
@@ -493,13 +564,15 @@ def _told(report: Data, two: bool) -> Table | None:
     if not told:
         return None
     found = [{m["key"]: m for m in one["metrics"]} for one in told]
+    bands = beside_of_report(report.get("published"))
     rows = []
     for key in TOLD:
         metrics = [of.get(key) for of in found]
         if any(metrics):
             n = [(m["change"] or m["value"] or {}).get("n", 0) if m else 0 for m in metrics]
             cells = [_told_and_not(m, _METRICS[key].unit) for m in metrics]
-            rows.append((title(_METRICS[key]), counts(n), *cells))
+            band = (str(bands.get(key, "")),) if bands else ()
+            rows.append((title(_METRICS[key]), counts(n), *cells, *band))
     names = [c["against"] or FromData(c["name"]) if two else "not told → told" for c in told]
     few = few_of(
         {
@@ -516,9 +589,9 @@ def _told(report: Data, two: bool) -> Table | None:
         "told",
         "Told the goal",
         "The same items, with the intended request given to the policy. Not told → told: change.",
-        ("", "n", *names),
+        ("", "n", *names, *(["published range, not told, %"] if bands else [])),
         tuple(rows),
-        _below(few),
+        _below(few, _published_below(report)),
     )
 
 
@@ -546,19 +619,21 @@ def _references(report: Data) -> Table | None:
         ]
         name = FromData(one["condition"].removeprefix("reference:").replace("_", " "))
         rows.append((name, str(one["rows"]), *cells))
+    published = _published_rows(report, keys, over=("models", "human"))
     return Table(
         "references",
         "Reference answers",
         "What the judge says of the items' own answers: what a perfect and a literal policy would get.",
         ("", "n", *(title(_METRICS[key]) for key in keys)),
-        tuple(rows),
+        (*rows, *published),
         _below(
             few_of(
                 {
                     row[0]: [of[key]["value"] for key in keys if key in of]
                     for row, of in zip(rows, metrics, strict=True)
                 }
-            )
+            ),
+            _published_below(report) if published else "",
         ),
     )
 

@@ -44,7 +44,6 @@ import platform
 import re
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -59,6 +58,7 @@ from xyreward.embedded import is_whole_safetensors
 from xyreward.errors import ConfigError, OtherVersion, RunFolderError, told
 from xyreward.judges import OF_BATCHES
 from xyreward.prices import without_url
+from xyreward.whole_file import write_whole
 
 PACKAGES = (
     "xyreward", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers",
@@ -296,30 +296,15 @@ class RunFolder:
             RunFolderError: it cannot be written.
         """
         target = self.path / name
-        temporary: Path | None = None
         try:
             if target.parent != self.path:
                 target.parent.mkdir(exist_ok=True)
-            handle, made = tempfile.mkstemp(
-                dir=target.parent, prefix=f".{target.name}.", suffix=".partial"
-            )
-            temporary = Path(made)
-            with os.fdopen(handle, "wb") as stream:
-                for piece in [content] if isinstance(content, (str, bytes)) else content:
-                    stream.write(piece.encode() if isinstance(piece, str) else piece)
-                stream.flush()
-                os.fsync(stream.fileno())
-            temporary.chmod(0o644)  # mkstemp lets nobody else read it
-            temporary.replace(target)
-        except BaseException as error:
-            if temporary is not None:
-                temporary.unlink(missing_ok=True)
-            if isinstance(error, OSError):
-                raise RunFolderError(
-                    f"{target}: cannot be written ({error}); make room and run the same again "
-                    "(a recipe with --resume)"
-                ) from error
-            raise
+            write_whole(target, content)
+        except OSError as error:
+            raise RunFolderError(
+                f"{target}: cannot be written ({error}); make room and run the same again "
+                "(a recipe with --resume)"
+            ) from error
         return target
 
     def read(self, name: str) -> str | None:

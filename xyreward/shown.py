@@ -1,9 +1,11 @@
 """Figures in words: an estimate, a share, a p-value, the bounds of what failed, the title of a metric.
 
-Every page, table, card and command that shows a figure takes it from here, so that the same figure reads the
-same everywhere: `35 [30, 40]`, `35 [no interval: 5 all alike]`, `n/a: no controls`.
+Every report, comparison and command that shows a figure of an evaluation, of agreement or of a judge takes it
+from here, so that the same figure reads the same everywhere: `35 [30, 40]`, `35 [no interval: 5 all alike]`,
+`n/a: no controls`.
 
-Not here: Markdown and HTML, and which figures are shown (`report_tables.py`, `compare_runs.py`).
+Not here: Markdown and HTML, and which figures are shown (`report_tables.py`, `compare_runs.py`); shares of
+preference pairs, which read `54.7% [45.9%, 63.6%]` wherever pairs are told of (`pairs/audit.py`).
 """
 
 from __future__ import annotations

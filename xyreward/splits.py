@@ -27,6 +27,7 @@ from xyreward.errors import ConfigError, DataError, LeakError, printable
 from xyreward.items import XY_KINDS, Item, text_hash, without_invisible
 from xyreward.split_names import split_in
 from xyreward.strict_json import faults, parse_json
+from xyreward.whole_file import write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -209,7 +210,7 @@ def assign_splits(
             now = _read_lock(path)
             if now != before:
                 splits = _deal(clusters, {**elsewhere, **now}, shares)
-            _write_atomically(path, splits.to_json())
+            write_whole(path, splits.to_json())
     except OSError as error:
         raise ConfigError(
             f"splits lock {path}: cannot be written ({error}); choose a path where it can"
@@ -554,15 +555,3 @@ def near_duplicates(
 def _prefix(size: int, share: float) -> int:
     """How many of `size` shingles must be looked at to meet one of any `share` of them."""
     return size - math.ceil(share * size - 1e-9) + 1
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # or a power cut may leave the new name on an empty file
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -38,6 +38,7 @@ from xyreward.items import (
 from xyreward.pairs.candidates import PAIR_SOURCES, Candidate, PairSource
 from xyreward.strict_json import faults, parse_json
 from xyreward.tables import file_tables, kind_of, packed
+from xyreward.whole_file import write_whole
 from xyreward.words import counted
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -183,16 +184,7 @@ def write_answers(path: str | os.PathLike[str], candidates: Iterable[Candidate])
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("wb") as stream:
-            for candidate in candidates:
-                stream.write(line_of(candidate))
-            stream.flush()
-            os.fsync(stream.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_whole(path, map(line_of, candidates))
 
 
 def line_of(candidate: Candidate) -> bytes:

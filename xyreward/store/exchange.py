@@ -40,6 +40,7 @@ from xyreward.store.verdicts import (
     to_row,
 )
 from xyreward.verdict import Usage
+from xyreward.whole_file import whole
 
 T = TypeVar("T")
 
@@ -153,18 +154,8 @@ def _write_parquet(path: Path, records: Iterator[StoredVerdict]) -> int:
 def _whole(path: Path) -> Iterator[Path]:
     """A file beside `path` that takes its place when all is written."""
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
-        os.close(handle)
-        partial = Path(name)
-        try:
+        with whole(path) as partial:
             yield partial
-            with partial.open("rb+") as stream:
-                os.fsync(stream.fileno())
-            partial.chmod(0o644)  # mkstemp lets nobody else read it
-            partial.replace(path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
     except OSError as error:
         raise StoreError(f"{path}: cannot be written ({error}); name another path") from error
 
