@@ -22,7 +22,7 @@ from xyreward.recipe import Run, load_data
 from xyreward.reward_model import TOO_LONG, compare, length_warnings, training_rows
 from xyreward.scoring import Score
 from xyreward.testing import FakeAPI, ScriptedJudge, make_item, tiny_policy
-from xyreward.verdict import JudgeFailure
+from xyreward.verdict import JudgeFailure, LabelProbabilities, Verdict
 
 
 def config(folder: Path, tiny: str, **changes: Any) -> str:
@@ -196,8 +196,38 @@ def test_agreement_lost_is_the_judges_share_less_the_models() -> None:
     assert compared(right, right).error.value == 0
     assert compared(wrong, right).error.value == pytest.approx(0.7)
     assert compared(wrong, right).error_of_a_constant.value == pytest.approx(0.35)
+    assert compared(tied, right).bias.value == pytest.approx(
+        0.5 - 0.55
+    )  # of the model, less the judge's
     assert compared(right, right).judge_dollars == 0  # it asks no model
     assert compared(right, right).seconds == pytest.approx(100)
+
+
+def test_two_answers_that_the_judge_rewards_alike_have_no_order_to_keep() -> None:
+    alike: dict[str, float | None] = {"goal_focused": 0.9, "literal": 0.9}
+    assert compared({"goal_focused": 0.9, "literal": 0.2}, alike).same_order is None
+
+
+def test_what_a_judge_costs_is_what_it_was_billed_for_or_its_list_price(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "any")
+    judge = load_judge("anthropic:claude-sonnet-5-5", store=tmp_path / "s.sqlite")
+    labels = make_item().references[0].labels
+    assert labels is not None
+    sure = LabelProbabilities.certain(labels)
+
+    def cost(*of: tuple[float | None, bool]) -> float | None:
+        verdicts = [
+            Verdict(labels, sure, "j", "v", cost_usd=usd, cached=there) for usd, there in of
+        ]
+        return reward_model.dollars(judge, [Score(1.0, one, None, "j") for one in verdicts])
+
+    assert cost((0.002, False), (0.004, False), (0.0, True)) == pytest.approx(3)
+    listed = cost((0.0, True))  # the store had it: what it cost is not known any more
+    assert listed is not None
+    assert listed > 0
+    assert cost((0.002, False), (None, False)) == listed
 
 
 def test_an_answer_that_one_failed_on_is_counted_and_in_no_share() -> None:
