@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 from test_recipes import launch
+from test_reward_model_judge import saved
 
 from xyreward import Item, build_pairs, load_judge, reward_model, score
 from xyreward.compare import ranking
@@ -248,6 +249,23 @@ def test_ties_count_half() -> None:
     found = ranking(known, both, {})["goal_focused above literal"]
     assert found is not None
     assert found.value == 0.5
+
+
+def test_the_scale_is_fitted_to_answers_that_both_can_read(tmp_path: Path) -> None:
+    name = saved(tmp_path)  # of a folder that the trainer would have written
+    folder = Path(name.removeprefix("reward_model:"))
+    items = [make_item(id=f"item-{n}", query=f"How do I do {n}?") for n in range(4)]
+    held_out = reward_model.HeldOut(tuple(items), "dev", (), build_pairs(items, split="test"))
+    judged = scores({"goal_focused": 0.9, "literal": 0.2}, items)
+    known = [(item, r.text) for item in items for r in item.references]
+    judged[items[0].id, known[0][1]] = Score(None, None, JudgeFailure("timeout", "late"), "x")
+    reader = load_reader(str(folder), "query")
+    lengths = sorted(len(reader.ids(item, text)) for item, text in known)
+    wanted = recipe_of()
+    assert reward_model.calibrate(folder, wanted, held_out, judged, lengths[-1]) == len(known) - 1
+    longest = sum(n == lengths[-1] for n in lengths)
+    fitted = reward_model.calibrate(folder, wanted, held_out, judged, lengths[-1] - 1)
+    assert len(known) - 1 - longest <= fitted < len(known) - 1
 
 
 # ---------------------------------------------------------------- as a user starts it
