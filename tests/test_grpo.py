@@ -15,6 +15,7 @@ from xyreward import grpo
 from xyreward.config import GRPORecipe, Places, PromptsConfig, load_config
 from xyreward.errors import ConfigError, DataError, MissingDependency
 from xyreward.items import Item
+from xyreward.policy import load_policy
 from xyreward.sides import load_sides
 from xyreward.testing import FakeAPI, Faults, make_item
 from xyreward.training_prompts import choose_prompts
@@ -152,6 +153,19 @@ def test_steps_and_sampled_completions_are_those_that_trl_counts(tiny: str, tmp_
     prompts = choose_prompts(PromptsConfig(), items(1, 0), "local")
     with pytest.raises(ConfigError, match="1 prompts are there, and 2 are answered at a time"):
         grpo.plan(made, prompts)
+
+
+def test_a_template_that_opens_thinking_in_the_prompt_is_seen(tiny: str) -> None:
+    policy = load_policy(tiny)
+    prompts = choose_prompts(PromptsConfig(), items(1, 0), "local")
+
+    def begun() -> bool:
+        (function,) = grpo.reward_functions(settings(), policy, prompts)
+        return function.scorer.scoring.visible.begun
+
+    assert not begun()
+    policy.tokenizer.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}"
+    assert begun()
 
 
 @pytest.mark.parametrize(

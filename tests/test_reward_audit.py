@@ -8,6 +8,7 @@ from label_judge import LabelJudge
 
 from xyreward.config import AuditConfig
 from xyreward.errors import ConfigError
+from xyreward.items import Item
 from xyreward.policy import Policy, load_policy
 from xyreward.reward_audit import (
     Look,
@@ -19,6 +20,7 @@ from xyreward.reward_audit import (
 )
 from xyreward.testing import make_item
 from xyreward.trl_rewards import reward_function
+from xyreward.verdict import LabelProbabilities, Labels, Verdict
 
 FIRST = Look(
     step=0, reward=0.2, second_reward=0.3, over_correction=0.1, failed=0.0, characters=100.0, truncated=0.5,
@@ -155,6 +157,25 @@ def test_a_judge_that_fails_leaves_the_other_figures(policy: Policy) -> None:
     (look,) = watched.looks
     assert (look.second_reward, look.over_correction, look.failed) == (None, None, 1.0)
     assert look.characters > 0
+
+
+def test_over_correction_is_of_controls_alone_and_by_the_second_judge(policy: Policy) -> None:
+    class Inventive(LabelJudge):
+        """Sees a misconception wherever there is one, and in one of the two controls."""
+
+        def outcome(self, item: Item, answer: str) -> Any:
+            sees = item.kind == "xy" or item.id == "control 0"
+            labels = Labels(
+                has_stated_solution=False,
+                has_intended_solution=False,
+                focus="neither",
+                identifies_misconception=sees,
+            )
+            return Verdict(labels, LabelProbabilities.certain(labels), self.name, "1")
+
+    watched = audit(policy, Inventive(name="other"))
+    watched.on_train_begin(ARGUMENTS, state(0), control())
+    assert watched.looks[0].over_correction == 0.5
 
 
 def test_failures_of_the_trainings_own_judge_are_told_too(policy: Policy) -> None:

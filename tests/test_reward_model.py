@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 from test_recipes import launch
+from test_reward_model_judge import saved
 
 from xyreward import Item, build_pairs, load_judge, reward_model, score
 from xyreward.compare import ranking
@@ -22,7 +23,7 @@ from xyreward.recipe import Run, load_data
 from xyreward.reward_model import TOO_LONG, compare, length_warnings, training_rows
 from xyreward.scoring import Score
 from xyreward.testing import FakeAPI, ScriptedJudge, make_item, tiny_policy
-from xyreward.verdict import JudgeFailure
+from xyreward.verdict import JudgeFailure, LabelProbabilities, Verdict
 
 
 def config(folder: Path, tiny: str, **changes: Any) -> str:
@@ -196,8 +197,38 @@ def test_agreement_lost_is_the_judges_share_less_the_models() -> None:
     assert compared(right, right).error.value == 0
     assert compared(wrong, right).error.value == pytest.approx(0.7)
     assert compared(wrong, right).error_of_a_constant.value == pytest.approx(0.35)
+    assert compared(tied, right).bias.value == pytest.approx(
+        0.5 - 0.55
+    )  # of the model, less the judge's
     assert compared(right, right).judge_dollars == 0  # it asks no model
     assert compared(right, right).seconds == pytest.approx(100)
+
+
+def test_two_answers_that_the_judge_rewards_alike_have_no_order_to_keep() -> None:
+    alike: dict[str, float | None] = {"goal_focused": 0.9, "literal": 0.9}
+    assert compared({"goal_focused": 0.9, "literal": 0.2}, alike).same_order is None
+
+
+def test_what_a_judge_costs_is_what_it_was_billed_for_or_its_list_price(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "any")
+    judge = load_judge("anthropic:claude-sonnet-5-5", store=tmp_path / "s.sqlite")
+    labels = make_item().references[0].labels
+    assert labels is not None
+    sure = LabelProbabilities.certain(labels)
+
+    def cost(*of: tuple[float | None, bool]) -> float | None:
+        verdicts = [
+            Verdict(labels, sure, "j", "v", cost_usd=usd, cached=there) for usd, there in of
+        ]
+        return reward_model.dollars(judge, [Score(1.0, one, None, "j") for one in verdicts])
+
+    assert cost((0.002, False), (0.004, False), (0.0, True)) == pytest.approx(3)
+    listed = cost((0.0, True))  # the store had it: what it cost is not known any more
+    assert listed is not None
+    assert listed > 0
+    assert cost((0.002, False), (None, False)) == listed
 
 
 def test_an_answer_that_one_failed_on_is_counted_and_in_no_share() -> None:
@@ -218,6 +249,23 @@ def test_ties_count_half() -> None:
     found = ranking(known, both, {})["goal_focused above literal"]
     assert found is not None
     assert found.value == 0.5
+
+
+def test_the_scale_is_fitted_to_answers_that_both_can_read(tmp_path: Path) -> None:
+    name = saved(tmp_path)  # of a folder that the trainer would have written
+    folder = Path(name.removeprefix("reward_model:"))
+    items = [make_item(id=f"item-{n}", query=f"How do I do {n}?") for n in range(4)]
+    held_out = reward_model.HeldOut(tuple(items), "dev", (), build_pairs(items, split="test"))
+    judged = scores({"goal_focused": 0.9, "literal": 0.2}, items)
+    known = [(item, r.text) for item in items for r in item.references]
+    judged[items[0].id, known[0][1]] = Score(None, None, JudgeFailure("timeout", "late"), "x")
+    reader = load_reader(str(folder), "query")
+    lengths = sorted(len(reader.ids(item, text)) for item, text in known)
+    wanted = recipe_of()
+    assert reward_model.calibrate(folder, wanted, held_out, judged, lengths[-1]) == len(known) - 1
+    longest = sum(n == lengths[-1] for n in lengths)
+    fitted = reward_model.calibrate(folder, wanted, held_out, judged, lengths[-1] - 1)
+    assert len(known) - 1 - longest <= fitted < len(known) - 1
 
 
 # ---------------------------------------------------------------- as a user starts it

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from label_judge import LabelJudge
 
 from xyreward.errors import ConfigError, DataError, JudgeError
 from xyreward.items import Item
 from xyreward.judges.scripted import ScriptedJudge
 from xyreward.testing import make_item
-from xyreward.verdict import FAILURE_KINDS, JudgeFailure, Labels
+from xyreward.verdict import FAILURE_KINDS, JudgeFailure, LabelProbabilities, Labels, Verdict
 from xyreward.verl_reward import compute_score
 
 ITEM = make_item()
@@ -58,6 +59,16 @@ def test_a_judged_answer_has_its_reward_and_what_it_is_made_of() -> None:
     }
     assert ask("<think>bad?</think>good")["score"] == 1.0
     assert ask(" ")["score"] == 0.0  # the policy's failure, and not the judge's
+
+
+def test_a_reward_is_the_expected_one_unless_labels_are_asked_for() -> None:
+    class Unsure(LabelJudge):
+        def outcome(self, item: Item, answer: str) -> Verdict:
+            focus: Any = {"intended": 0.5, "stated": 0.5, "balanced": 0.0, "neither": 0.0}
+            return Verdict(GOOD, LabelProbabilities(0.0, 0.5, focus, 0.5), self.name, "1")
+
+    assert ask("good", judge=Unsure())["score"] == 0.5
+    assert ask("good", judge=Unsure(), soft=False)["score"] == 1.0
 
 
 @pytest.mark.parametrize("kind", FAILURE_KINDS)
