@@ -27,13 +27,11 @@ from xyreward.evaluation import (
     contrast,
     evaluate,
     evaluate_references,
-    headline,
     letter_questions,
-    measure,
-    metrics_of,
     told_the_goal,
 )
 from xyreward.items import DEFAULT_LABELS, Item
+from xyreward.metrics import headline, measure, metrics_of
 from xyreward.partial import Partial
 from xyreward.policy import load_policy
 from xyreward.testing import FakeAPI, Faults, ScriptedJudge, make_item

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from rows import DIRECT, GOAL, LITERAL, evaluation, row
 
-from xyreward.evaluation import METRICS, Evaluation
+from xyreward.evaluation import Evaluation
+from xyreward.metrics import METRICS
 from xyreward.published import ALL_SOURCES, STACK_OVERFLOW, Band, Published, beside_of_report
 from xyreward.report import build_report, to_json, to_markdown
 

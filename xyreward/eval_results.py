@@ -32,9 +32,9 @@ from ruamel.yaml import YAML
 from xyreward import __version__
 from xyreward.config import EvaluationConfig, parse_yaml
 from xyreward.errors import ConfigError, DataError, MissingDependency
-from xyreward.evaluation import METRICS, Metric, metrics_of
 from xyreward.items import ItemKind
 from xyreward.locate import is_hub_name
+from xyreward.metrics import METRICS, Metric, metrics_of
 from xyreward.report import read_report
 from xyreward.runs import RunFolder
 from xyreward.shown import in_words, percent
