@@ -20,7 +20,8 @@ import time
 import numpy as np
 from scipy.stats import bootstrap
 
-from xyreward.evaluation import METRICS, Evaluation, Row, measure
+from xyreward.evaluation import Evaluation, Row
+from xyreward.metrics import METRICS, measure
 from xyreward.policy import LogProb
 from xyreward.report import build_report, to_json
 from xyreward.verdict import FOCUS_VALUES

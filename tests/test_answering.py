@@ -27,13 +27,11 @@ from xyreward.evaluation import (
     contrast,
     evaluate,
     evaluate_references,
-    headline,
     letter_questions,
-    measure,
-    metrics_of,
     told_the_goal,
 )
 from xyreward.items import DEFAULT_LABELS, Item
+from xyreward.metrics import headline, measure, metrics_of
 from xyreward.partial import Partial
 from xyreward.policy import load_policy
 from xyreward.testing import FakeAPI, Faults, ScriptedJudge, make_item
@@ -212,7 +210,7 @@ def test_an_answer_that_does_not_come_is_a_failure_and_no_label(api: FakeAPI) ->
     assert bad.failure["kind"] == "policy_refused"
     assert (bad.answer, bad.verdict, bad.reward) == (None, None, None)
     assert headline(found).value is None
-    assert "failed" in headline(found).why
+    assert "100.0 % of answers to items with a hidden goal are missing" in headline(found).why
 
 
 def test_half_a_surrogate_pair_is_no_obstacle_and_reads_the_same_from_the_store(

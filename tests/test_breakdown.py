@@ -9,14 +9,8 @@ import pytest
 from rows import DIRECT, GOAL, LITERAL, evaluation, failed, row
 
 from xyreward.breakdown import breakdown, failure_rates
-from xyreward.evaluation import (
-    METRICS,
-    Row,
-    failure_bounds,
-    failure_bounds_of_change,
-    measure,
-    metrics_of,
-)
+from xyreward.evaluation import Row
+from xyreward.metrics import METRICS, failure_bounds, failure_bounds_of_change, measure, metrics_of
 from xyreward.report import build_report
 from xyreward.stats import FEW
 from xyreward.verdict import Labels

@@ -11,15 +11,9 @@ from rows import evaluation, failed, row
 
 from xyreward.breakdown import breakdown, failure_rates
 from xyreward.compare_runs import compare_runs
-from xyreward.evaluation import (
-    Evaluation,
-    Row,
-    headline,
-    headline_change,
-    implicit_reward,
-    measure,
-)
+from xyreward.evaluation import Evaluation, Row
 from xyreward.judge_noise import judge_noise
+from xyreward.metrics import headline, headline_change, implicit_reward, measure
 from xyreward.paired import co_movement, gap_change, label_tests, picking_writing_gap
 from xyreward.policy import LogProb
 from xyreward.report import build_report

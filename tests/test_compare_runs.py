@@ -14,7 +14,8 @@ from rows import DIRECT, GOAL, LITERAL, REFUSAL, evaluation, failed, row
 from xyreward import cli
 from xyreward.compare_runs import compare_runs, read_runs, to_json, to_markdown
 from xyreward.errors import DataError, RunFolderError
-from xyreward.evaluation import HEADLINE_PARTS, Evaluation, Row, headline_change, measure
+from xyreward.evaluation import Evaluation, Row
+from xyreward.metrics import HEADLINE_PARTS, headline_change, measure
 from xyreward.report import build_report
 from xyreward.report import to_markdown as to_report
 

@@ -80,7 +80,7 @@ def test_the_hubs_own_reader_finds_task_value_commit_and_what_the_number_cannot_
         "n 30, 95 % interval ",
         "items: the test side (sides are xyreward's)",
         "answers: 1 per item, greedy, ",
-        "0 of 30 judgements failed",
+        "0 of 30 answers without labels",
         "max_new_tokens 512",
     ):
         assert part in one.notes
@@ -130,9 +130,11 @@ def test_a_copy_in_a_folder_is_published_by_the_name_that_is_given(tmp_path: Pat
 def test_figures_of_which_too_many_judgements_failed_are_refused(tmp_path: Path) -> None:
     few = replace(AFTER, rows=(failed("x0"), *AFTER.rows[1:]))
     (one, *_) = entries(eval_results(run(tmp_path, few)))
-    assert "1 of 30 judgements failed" in one.notes
+    assert "1 of 30 answers without labels" in one.notes
     many = replace(AFTER, rows=(*(failed(f"x{i}") for i in range(2)), *AFTER.rows[2:]))
-    assert "6.7 % of the judgements failed, more than 5.0 %" in problems(run(tmp_path, many))[0]
+    assert (
+        "6.7 % of the answers have no labels, more than 5.0 %" in problems(run(tmp_path, many))[0]
+    )
     assert "n 28" in eval_results(tmp_path, max_failure_rate=0.1)
 
 
@@ -385,7 +387,7 @@ def test_failed_judgements_are_said_and_a_headline_that_is_not_there_is_left_out
     many = replace(AFTER, rows=(*(failed(f"x{i}") for i in range(9)), *AFTER.rows[9:]))
     (index,) = model_index(build_report(BEFORE, many, facts=FACTS), ITEMS, "run", WHOLE)
     told = {m["type"]: m["name"] for result in index["results"] for m in result["metrics"]}
-    assert "9 judgements failed" in told["intended_solution"]
+    assert "9 answers without labels" in told["intended_solution"]
     assert "failed" not in told["control_direct"]
     assert "xyreward_headline" not in told
     assert index["results"][-1]["task"]["name"] == "answering controls"

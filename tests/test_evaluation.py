@@ -10,21 +10,17 @@ import pytest
 import torch
 
 from xyreward.errors import JudgeError
-from xyreward.evaluation import (
+from xyreward.evaluation import PICKING_PROMPT, Evaluation, Row, evaluate, picking_prompt
+from xyreward.items import Item, ItemKind
+from xyreward.metrics import (
     METRICS,
-    PICKING_PROMPT,
-    Evaluation,
-    Row,
-    evaluate,
     failure_bounds,
     failures,
     headline,
     headline_change,
     implicit_reward,
     measure,
-    picking_prompt,
 )
-from xyreward.items import Item, ItemKind
 from xyreward.policy import LogProb, Policy, load_policy
 from xyreward.testing import ScriptedJudge, make_item, make_reference
 from xyreward.verdict import JudgeFailure, LabelProbabilities, Labels, Suggestion, Verdict

@@ -10,9 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from xyreward.evaluation import Evaluation, evaluate, headline
+from xyreward.evaluation import Evaluation, evaluate
 from xyreward.items import Item
 from xyreward.loading import load_items
+from xyreward.metrics import headline
 from xyreward.policy import Answer, Policy
 
 OTHER_PROBLEM = (

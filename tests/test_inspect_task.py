@@ -24,10 +24,10 @@ from inspect_ai.scorer import SampleScore, Score
 from rows import DIRECT, GOAL, LITERAL, evaluation, row
 
 from xyreward.errors import DataError, JudgeError
-from xyreward.evaluation import headline, measure
 from xyreward.inspect_task import held_out, held_out_rows, writing
 from xyreward.items import Item
 from xyreward.loading import load_items
+from xyreward.metrics import headline, measure
 from xyreward.testing import FakeAPI
 
 # Those of Inspect and what it imports; ours are errors in the main suite.

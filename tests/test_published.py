@@ -4,14 +4,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rows import DIRECT, GOAL, LITERAL, evaluation, row
 
-from xyreward.evaluation import METRICS, Evaluation
+from xyreward.evaluation import Evaluation
+from xyreward.metrics import METRICS
 from xyreward.published import ALL_SOURCES, STACK_OVERFLOW, Band, Published, beside_of_report
 from xyreward.report import build_report, to_json, to_markdown
+from xyreward.report_page import write_page
 
 
 def on(*sources: str, judge: str | None = "local") -> Evaluation:
@@ -190,6 +193,21 @@ def test_told_policies_references_and_picks_have_the_ranges_of_their_columns() -
     ]
     for heading in ("Told the goal", "Reference answers", "Picking against writing"):
         assert "XYBench (Ai2, EMNLP 2026)" in section(page, heading)
+
+
+def test_the_page_with_charts_has_the_same_rows(tmp_path: Path) -> None:
+    found = many("Stack Overflow", "WikiHow")
+    write_page(tmp_path, with_conditions(found), {"before": found})
+    page = (tmp_path / "report.html").read_text("utf-8")
+    # By source; picking, below its figure; reference answers. A row's name is its header.
+    for name in (
+        "five models on Stack Overflow",
+        "six models (GPT-4.1 added) on all sources",
+        "human answers on all sources",
+    ):
+        assert page.count(f">published: {name}</th>") == 1
+    assert "published range, not told, %" in page
+    assert page.count("Published ranges: the paper of XYBench (Ai2, EMNLP 2026)") == 5
 
 
 def test_tables_of_other_items_have_no_range_in_them() -> None:

@@ -14,7 +14,7 @@ from rows import DIRECT, GOAL, LITERAL, evaluation, failed, row
 
 from xyreward import tracking
 from xyreward.errors import ConfigError, MissingDependency
-from xyreward.evaluation import headline, headline_change, measure
+from xyreward.metrics import headline, headline_change, measure
 from xyreward.report import build_report
 from xyreward.tracking import check_trackers, figures, log_report, tensorboard_in, trackers
 

@@ -3,7 +3,7 @@
 A group of few clusters tells nothing by itself: such groups are pooled, and what is measured on too few
 even then is named and not shown.
 
-Not here: the metrics themselves (`evaluation.py`).
+Not here: the metrics themselves (`metrics.py`).
 """
 
 from __future__ import annotations
@@ -13,17 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from xyreward.evaluation import (
-    Evaluation,
-    Line,
-    Metric,
-    Row,
-    check_comparable,
-    column,
-    measure,
-    metrics_of,
-)
+from xyreward.evaluation import Evaluation, Row
 from xyreward.items import ITEM_KINDS, ItemKind
+from xyreward.metrics import Line, Metric, check_comparable, column, measure, metrics_of
 from xyreward.stats import FEW, Column, Estimate, means
 
 Dimension = Literal["source", "domain", "language", "kind"]

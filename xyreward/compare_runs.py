@@ -7,7 +7,7 @@ Figures of different items, judges or rubric versions differ for reasons that ar
 runs are refused, all reasons at once, unless each kind of difference was asked for; the table then says at
 every figure concerned that it is such a difference.
 
-Not here: two evaluations in memory (`evaluation.measure`, `paired.py`), judges side by side (`compare.py`).
+Not here: two evaluations in memory (`metrics.measure`, `paired.py`), judges side by side (`compare.py`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from typing import Any
 from xyreward import shown
 from xyreward.config import parse_yaml
 from xyreward.errors import ConfigError, DataError
-from xyreward.evaluation import (
+from xyreward.evaluation import Decider, Evaluation, Row
+from xyreward.items import ITEM_KINDS
+from xyreward.markdown import code, plain
+from xyreward.metrics import (
     HEADLINE_PARTS,
     METRICS,
-    Decider,
-    Evaluation,
     Headline,
     Metric,
-    Row,
     column,
     failure_bounds,
     failure_bounds_of_change,
@@ -39,8 +39,6 @@ from xyreward.evaluation import (
     headline,
     headline_of,
 )
-from xyreward.items import ITEM_KINDS
-from xyreward.markdown import code, plain
 from xyreward.paired import label_tests
 from xyreward.published import Published, beside_of_report
 from xyreward.report_markdown import in_markdown
@@ -400,7 +398,7 @@ def _metrics(
 ) -> list[dict[str, Any]]:
     """Every metric that some run measured. All columns share their resamples.
 
-    With two runs the columns are those of `evaluation.measure` in its order, and so are the figures.
+    With two runs the columns are those of `metrics.measure` in its order, and so are the figures.
     """
     wanted: list[tuple[Metric, Read, Read | None]] = []
     columns: list[Column] = []

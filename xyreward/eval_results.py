@@ -32,9 +32,9 @@ from ruamel.yaml import YAML
 from xyreward import __version__
 from xyreward.config import EvaluationConfig, parse_yaml
 from xyreward.errors import ConfigError, DataError, MissingDependency
-from xyreward.evaluation import METRICS, Metric, metrics_of
 from xyreward.items import ItemKind
 from xyreward.locate import is_hub_name
+from xyreward.metrics import METRICS, Metric, metrics_of
 from xyreward.report import read_report
 from xyreward.runs import RunFolder
 from xyreward.shown import in_words, percent
@@ -187,7 +187,7 @@ def _by(metric: Metric, side: str, report: Mapping[str, Any], answers: str) -> s
     failed = sum(
         one["failed"] for one in report["failures"].get(side, ()) if one["kind"] == metric.kind
     )
-    missing = f", {failed} judgements failed" if failed else ""
+    missing = f", {failed} answers without labels" if failed else ""
     return f"; judge {report['judge']}{missing}; {answers}"
 
 
@@ -312,8 +312,8 @@ def eval_results(
     judged = [key for key in wanted if key in lines and lines[key]["part"] == "writing"]
     if judged and failed is not None and failed["rate"] > max_failure_rate:
         problems.append(
-            f"{percent(failed['rate'])} of the judgements failed, more than {percent(max_failure_rate)}; "
-            "judge those answers again before you publish"
+            f"{percent(failed['rate'])} of the answers have no labels, more than "
+            f"{percent(max_failure_rate)}; have those answered and judged before you publish"
         )
     for key in wanted:
         if lines.get(key, {}).get(side) and lines[key]["part"] == "picking":
@@ -448,7 +448,7 @@ def _notes(
     told.append(f"{_spread(line[side])}; items: {which} (sides are xyreward's)")
     if line["part"] == "writing" and failed is not None:
         told.append(
-            f"{failed['failed']} of {failed['judged'] + failed['failed']} judgements failed"
+            f"{failed['failed']} of {failed['judged'] + failed['failed']} answers without labels"
         )
         told.append(answers := _answers(report, evaluation))
         if not answers.startswith("answers: from a file"):  # of which nobody here knows

@@ -12,7 +12,7 @@ where they would fade on white; shapes tell everything that colours do.
 
 Published ranges stand in rows of their own, hatched, below a rule, and never behind a figure of yours.
 
-Not here: the numbers (`evaluation.py`, `paired.py`).
+Not here: the numbers (`metrics.py`, `paired.py`).
 """
 
 from __future__ import annotations

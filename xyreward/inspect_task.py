@@ -30,10 +30,11 @@ from pydantic import JsonValue
 
 from xyreward import __version__
 from xyreward.errors import DataError
-from xyreward.evaluation import HEADLINE_PARTS, Evaluation, Row, check_items, headlines, measure
+from xyreward.evaluation import Evaluation, Row, check_items
 from xyreward.inspect_scorer import samples, xy_reward
 from xyreward.judges import load_judge
 from xyreward.loading import bundled_splits, load_items
+from xyreward.metrics import HEADLINE_PARTS, headlines, measure
 from xyreward.paired import FAMILY
 from xyreward.sides import limited
 from xyreward.splits import Side, assign_splits

@@ -4,7 +4,7 @@
     co_movement            do gains on one metric come with gains on another
     picking_writing_gap    does a policy pick the goal-focused answer where it does not write one
 
-Not here: means and their paired changes (`evaluation.measure`), intervals (`stats.py`).
+Not here: means and their paired changes (`metrics.measure`), intervals (`stats.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from statistics import fmean
 
 import numpy as np
 
-from xyreward.evaluation import Evaluation, Metric, check_comparable, column, metrics_of
+from xyreward.evaluation import Evaluation
+from xyreward.metrics import Metric, check_comparable, column, metrics_of
 from xyreward.stats import Column, Estimate, Floats, flip_test, holm, means, of_totals
 
 FAMILY = (

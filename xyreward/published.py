@@ -31,7 +31,7 @@ class Band:
     """A published range of one metric."""
 
     metric: str
-    """Key of the metric in `evaluation.METRICS`."""
+    """Key of the metric in `metrics.METRICS`."""
     items: str
     """`Stack Overflow` or `all sources`."""
     low: float | None

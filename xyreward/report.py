@@ -1,6 +1,6 @@
 """report.json: what was measured, on what, by whom, with intervals; every key is in `report_schema.py`.
 
-Not here: the page (`report_markdown.py`), what a statistic is (`evaluation.py`, `paired.py`,
+Not here: the page (`report_markdown.py`), what a statistic is (`metrics.py`, `paired.py`,
 `breakdown.py`, `judge_noise.py`).
 """
 
@@ -15,11 +15,12 @@ from typing import Any, get_args
 
 from xyreward.breakdown import Dimension, Group, breakdown, failure_rates
 from xyreward.errors import DataError
-from xyreward.evaluation import (
-    Evaluation,
+from xyreward.evaluation import Evaluation, Row
+from xyreward.items import ITEM_KINDS
+from xyreward.judge_noise import judge_noise
+from xyreward.metrics import (
     Line,
     Metric,
-    Row,
     failure_bounds,
     failure_bounds_of_change,
     failures,
@@ -27,8 +28,6 @@ from xyreward.evaluation import (
     implicit_reward,
     measure,
 )
-from xyreward.items import ITEM_KINDS
-from xyreward.judge_noise import judge_noise
 from xyreward.paired import CoMovement, co_movement, gap_change, label_tests, picking_writing_gap
 from xyreward.published import Published
 from xyreward.report_markdown import EXPLAINED, to_markdown

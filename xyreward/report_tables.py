@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from xyreward.evaluation import METRICS
+from xyreward.metrics import METRICS
 from xyreward.published import STACK_OVERFLOW, Band, beside_of_report, items_of
 from xyreward.shown import (
     KINDS,

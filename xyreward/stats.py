@@ -10,7 +10,7 @@ not called, because it draws anew for every statistic and its jackknife takes ti
 clusters; here one set of draws serves all metrics and one matrix product sums them.
 `benchmarks/stats.py` has both side by side, `benchmarks/coverage.py` says why BCa. docs/statistics.md
 
-Not here: what is compared with what (`evaluation.py`, `paired.py`).
+Not here: what is compared with what (`metrics.py`, `paired.py`).
 """
 
 from __future__ import annotations
