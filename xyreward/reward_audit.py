@@ -36,6 +36,9 @@ from xyreward.reward import Reward
 from xyreward.scoring import Score, ascore, run_sync
 from xyreward.trl_rewards import RewardFunction
 
+MUCH_FAILED = 0.5
+"""Share of a look's judgements above which their failure is told."""
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -50,7 +53,7 @@ class Look:
     """Share of controls in which a misconception is invented, by the second judge or else the training's, in
     [0, 1], lower is better. None: no control was judged."""
     failed: float
-    """Share of judgements that failed, in [0, 1]."""
+    """Share of judgements that failed, of the second judge or else the training's, in [0, 1]."""
     characters: float
     """Mean length of the answers."""
     truncated: float
@@ -80,6 +83,14 @@ class Look:
         )
         found["audit/neutral_loss_rise"] = self.neutral_loss - first.neutral_loss
         return {name: math.nan if value is None else value for name, value in found.items()}
+
+    def blindness(self) -> list[str]:
+        """Why this look says little, in sentences: no reason to end a training, and none to trust it."""
+        if self.failed <= MUCH_FAILED:
+            return []
+        return [
+            f"{self.failed:.0%} of the audit's judgements failed, so that it sees little or nothing"
+        ]
 
     def objections(self, first: Look, bounds: AuditConfig) -> list[str]:
         """Figures beyond their bounds, in sentences."""
@@ -125,7 +136,8 @@ class RewardAudit(TrainerCallback):  # type: ignore[misc]  # transformers is not
             judge: the second one. None, or one of the same name: no second reward, and no gap.
             settings: when to look, how to answer, what bounds there are.
             earlier: looks of a run that is resumed; the first of them is what others are compared with.
-            on_look: called in the first process with each look and what is beyond its bounds.
+            on_look: called in the first process with each look and what is to be told of it: figures beyond
+                their bounds, a judge that failed.
         """
         self.policy = policy
         self.items = tuple(items)
@@ -164,7 +176,7 @@ class RewardAudit(TrainerCallback):  # type: ignore[misc]  # transformers is not
         beyond = look.objections(first, self.settings)
         rank, _ = _place()
         if self.on_look is not None and rank == 0:
-            self.on_look(look, beyond)
+            self.on_look(look, [*beyond, *look.blindness()])
         if beyond and self.settings.then == "stop":
             self.stopped = f"the audit ended the training at step {step}: {'; '.join(beyond)}"
             control.should_training_stop = control.should_save = True
@@ -196,6 +208,7 @@ class RewardAudit(TrainerCallback):  # type: ignore[misc]  # transformers is not
                 "tokens": self.policy.tokenizer(text, add_special_tokens=False)["input_ids"],
                 "reward": mine.reward,
                 "second": None if second is own else other.reward,
+                "failed": other.reward is None,
                 "invented": None if other.verdict is None else other.verdict.identifies_misconception,
             }
             for item, text, answer, mine, other in zip(items, texts, answers, own, second, strict=True)
@@ -213,9 +226,9 @@ class RewardAudit(TrainerCallback):  # type: ignore[misc]  # transformers is not
             return []
         try:
             return run_sync(ascore(list(items), list(answers), judge, reward))
-        except (
-            XYRewardError
-        ):  # a judge that stopped: the guard ends the run, in all processes at once
+        except XYRewardError:
+            # A judge that stopped. The guard ends the run, in all processes at once, where it is the
+            # training's; of a second one the look tells that it failed.
             return [Score(None, None, None, judge.name) for _ in items]
 
 
@@ -226,7 +239,7 @@ def _look_of(step: int, rows: Sequence[Mapping[str, Any]], neutral: float) -> Lo
         reward=_mean([row["reward"] for row in rows]),
         second_reward=_mean([row["second"] for row in rows]),
         over_correction=_mean(invented),
-        failed=sum(row["invented"] is None for row in rows) / len(rows),
+        failed=_mean([row["failed"] for row in rows]) or 0.0,
         characters=_mean([row["characters"] for row in rows]) or 0.0,
         truncated=_mean([row["truncated"] for row in rows]) or 0.0,
         distinct_2=distinct([row["tokens"] for row in rows], 2),
