@@ -493,10 +493,9 @@ def _deciding(flat: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if key.endswith("_options") and value == {}:  # as if the last of them had been taken out
             continue
-        named = key in ("policy.model", "evaluation.judge", "pairs.judge") and isinstance(
-            value, str
-        )
-        found[key] = without_url(value) if named else value
+        named = (key == "policy.model" or key.endswith(".judge")) and isinstance(value, str)
+        # Each member of a panel by itself: what stands after an address is another judge.
+        found[key] = ",".join(map(without_url, value.split(","))) if named else value
     policy, folder = found.get("policy.model"), found.get("output_dir")
     if isinstance(policy, str) and isinstance(folder, str):
         found["policy.model"] = name_in_run(policy, folder)
