@@ -141,6 +141,15 @@ def test_weights_of_components_are_the_trainers() -> None:
         ("reward: {judge_options: {api_key: x}}", "would be written into the run folder"),
         ("reward: {max_outage_s: -1}", "reward.max_outage_s"),
         ("audit: {then: explode}", "audit.then"),
+        ("audit: {judge_options: {budget_usd: 5}}", "audit: judge_options are of no judge"),
+        (
+            "audit: {judge: anthropic, judge_options: {api_key: x}}",
+            r"audit\.judge_options\.api_key: would be written into the run folder",
+        ),
+        (
+            "evaluation: {parts: [preference], judge_options: {api_key: x}}",
+            r"evaluation\.judge_options\.api_key: would be written into the run folder",
+        ),
     ],
 )
 def test_impossible_sections_are_refused(tmp_path: Path, section: str, said: str) -> None:

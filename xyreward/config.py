@@ -350,6 +350,16 @@ class Recipe(_Section):
         return other
 
     @model_validator(mode="after")
+    def _holds_no_key(self) -> Self:
+        for name in type(self).model_fields:
+            if "api_key" in getattr(getattr(self, name), "judge_options", ()):
+                raise ValueError(
+                    f"{name}.judge_options.api_key: would be written into the run folder; set the key in the "
+                    "environment (ANTHROPIC_API_KEY, XYREWARD_CHAT_KEY)"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _what_is_trained_can_be(self) -> Self:
         if self.trainer is None:
             return self
@@ -468,6 +478,15 @@ class AuditConfig(_Section):
     """Largest rise of the loss on neutral text, in nats per token."""
     then: Literal["warn", "stop"] = "warn"
     """What a figure beyond its bound does."""
+
+    @model_validator(mode="after")
+    def _options_are_of_its_judge(self) -> Self:
+        if self.judge is None and self.judge_options:
+            raise ValueError(
+                "judge_options are of no judge; name one in judge (the evaluation's has options of its own: "
+                "evaluation.judge_options)"
+            )
+        return self
 
 
 class SFTRecipe(PairsRecipe):

@@ -1416,16 +1416,10 @@ def evaluation_judge(config: Recipe) -> Judge:
     """The judge of the held-out evaluation, with its options; its bill goes by the run's folder.
 
     Raises:
-        ConfigError: an option that would be written into the run folder and must not be.
         JudgeError, MissingDependency: the judge cannot be loaded.
     """
     wanted = config.evaluation
     options: dict[str, Any] = dict(wanted.judge_options)
-    if "api_key" in options:
-        raise ConfigError(
-            "evaluation.judge_options.api_key: would be written into the run folder; set the key in the "
-            "environment (ANTHROPIC_API_KEY, XYREWARD_CHAT_KEY)"
-        )
     if wanted.judge.partition(":")[0] in ("anthropic", "chat", "panel"):
         # Before and after, and every resumption, are one run: its budget holds for all of them.
         options.setdefault("run", config.bill)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xyreward.config import DPORecipe, PairsRecipe
-from xyreward.errors import ConfigError, DataError, LeakError
+from xyreward.errors import DataError, LeakError
 from xyreward.judges import Judge, described, load_judge, options_of
 from xyreward.pairs import PairSet, build_pairs
 from xyreward.pairs.answers import none_belongs, read_answers
@@ -148,18 +148,12 @@ def pairs_judge(config: PairsRecipe) -> Judge | None:
     """The judge of the candidates, or None where reference answers are taken by their labels.
 
     Raises:
-        ConfigError: an option that would be written into the run folder and must not be.
         JudgeError, MissingDependency: it cannot be loaded.
     """
     wanted = config.pairs
     if wanted.judge is None or wanted.built is not None:
         return None
     options: dict[str, Any] = dict(wanted.judge_options)
-    if "api_key" in options:
-        raise ConfigError(
-            "pairs.judge_options.api_key: would be written into the run folder; set the key in the "
-            "environment (ANTHROPIC_API_KEY, XYREWARD_CHAT_KEY)"
-        )
     if "run" in options_of(wanted.judge):
         options.setdefault("run", f"{config.bill} pairs")  # a bill apart from the evaluation's
     return load_judge(wanted.judge, **options)
