@@ -554,18 +554,22 @@ class DistilledConfig(_Section):
 
     @model_validator(mode="after")
     def _is_of_use(self) -> Self:
-        if self.solution + self.focus + self.misconception + self.stated <= 0:
+        weights = self.solution + self.focus + self.misconception + self.stated
+        if weights <= 0:
             raise ValueError("all weights are 0, expected one above 0")
-        if "api_key" in self.judge_options:
-            raise ValueError(
-                "judge_options.api_key would be written into the run folder; set the key in the environment "
-                "(ANTHROPIC_API_KEY, XYREWARD_CHAT_KEY)"
-            )
+        if weights == float("inf"):
+            raise ValueError("weights are infinite, expected finite ones")
         if self.judge.startswith("reward_model:"):
             raise ValueError(
                 f"judge is {self.judge!r:.80}, a reward model; its errors would be learnt with the rest"
             )
         return self
+
+
+_OF_WRITING = (
+    "judge", "judge_options", "answers_per_item", "temperature", "max_new_tokens", "batch_size",
+)  # fmt: skip
+_WRITING: Mapping[str, Any] = EvaluationConfig().model_dump(include=set(_OF_WRITING))
 
 
 class RewardModelRecipe(PairsRecipe):
@@ -574,7 +578,8 @@ class RewardModelRecipe(PairsRecipe):
     trainer: ClassVar[str | None] = "reward_model"
 
     evaluation: EvaluationConfig = EvaluationConfig(parts=("preference",))
-    """Which items are held out: `split`, `sources`, `leave_out`, `limit`. No answer is written."""
+    """Which items are held out: `split`, `sources`, `leave_out`, `limit`; and `max_failure_rate`, above which
+    share of failed judgements nothing is calibrated. No answer is written."""
     distilled: DistilledConfig = DistilledConfig()
     lora: dict[str, Any] | None = None
     """peft's LoraConfig; the head is trained and saved with it. None: train all weights."""
@@ -601,6 +606,13 @@ class RewardModelRecipe(PairsRecipe):
             raise ValueError(
                 f"evaluation.parts is {', '.join(self.evaluation.parts) or 'empty'}; a reward model is "
                 "evaluated on which answer it prefers: take parts out"
+            )
+        # By their values: a configuration that a run wrote holds all defaults.
+        ignored = [k for k in _OF_WRITING if getattr(self.evaluation, k) != _WRITING[k]]
+        if ignored:
+            raise ValueError(
+                f"evaluation.{', evaluation.'.join(ignored)}: would be ignored, as a reward model writes no "
+                "answer; distilled.judge rewards the labelled ones"
             )
         return self
 
