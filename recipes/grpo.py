@@ -36,6 +36,7 @@ def main() -> None:
         start = None if config.sft is None else SFTStart(config, arguments.places, data, settings)
     plan = [*grpo.plan(settings, prompts), *([start.plan()] if start else [])]
     if arguments.dry_run:
+        plan += grpo.estimate_audit(config, prompts, settings, data)
         cost = grpo.estimate(config, prompts, settings)
         recipe.print_estimate(config, data, 2, cost, plan)
         return

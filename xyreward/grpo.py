@@ -28,6 +28,7 @@ from xyreward.judges import (
     load_judge,
     options_of,
 )
+from xyreward.judges.panel import model_judges
 from xyreward.policy import THINK, Policy
 from xyreward.recipe import (
     SET_BY_RECIPE,
@@ -111,15 +112,17 @@ def load_prompts(config: GRPORecipe, data: Data) -> Prompts:
     """The prompts that are trained on, which the judges were shown.
 
     Raises:
+        ConfigError: an impossible setting of the reward.
         DataError: there is none.
         JudgeError, StoreError, MissingDependency: a judge cannot be loaded, or cannot judge these items.
     """
     prompts = choose_prompts(config.prompts, data.train, config.reward.judge)
+    reward = scoring_of(config.reward).reward
     for name, judge in judges_of_training(config).items():
         if name != "judge of rewards" or config.reward.components:
             check_gives_labels(judge)
         elif isinstance(judge, RewardJudge):
-            judge.check_reward(scoring_of(config.reward).reward)
+            judge.check_reward(reward)
         if (check := getattr(judge, "check", None)) is not None:
             check(list(prompts.items))
     return prompts
@@ -221,12 +224,37 @@ def dataset(prompts: Prompts) -> Any:
 def estimate(config: GRPORecipe, prompts: Prompts, settings: Any) -> str:
     """A line on what judging the completions would cost, each of them at its longest. Sends nothing."""
     judge = judges_of_training(config)["judge of rewards"]
-    longest = "word " * (settings.max_completion_length * 4 // 5)  # at four characters a token
     steps, at_once = _steps(settings, len(prompts.items))
-    count = steps * at_once
+    # One lot of completions serves so many passes; the last lot is sampled whole, too.
+    passes = settings.steps_per_generation * settings.num_iterations
+    lots = math.ceil(steps * settings.gradient_accumulation_steps / passes)
+    lot = at_once * settings.steps_per_generation // settings.gradient_accumulation_steps
+    count = lots * lot
     items = [prompts.items[n % len(prompts.items)] for n in range(count)]
-    told = described(judge, items, [f"{n} {longest}" for n in range(count)])
+    longest = settings.max_completion_length
+    told = described(judge, items, [_longest(n, longest) for n in range(count)])
     return f"rewards of {count} completions, judged by {told}"
+
+
+def estimate_audit(config: GRPORecipe, prompts: Prompts, settings: Any, data: Data) -> list[str]:
+    """Lines on what the looks of the audit would cost, for each judge that asks a model. Sends nothing."""
+    if (wanted := config.audit) is None:
+        return []
+    steps, _ = _steps(settings, len(prompts.items))
+    looks = 1 + steps // wanted.every + (steps % wanted.every > 0)
+    items = limited(data.sides.select("dev"), wanted.limit) * looks
+    answers = [_longest(n, wanted.max_new_tokens) for n in range(len(items))]
+    judges = {judge.name: judge for judge in judges_of_training(config).values()}
+    return [
+        f"{looks} looks of the audit, {len(items)} answers, judged by {described(judge, items, answers)}"
+        for judge in judges.values()
+        if model_judges(judge)
+    ]
+
+
+def _longest(n: int, tokens: int) -> str:
+    """An answer of so many tokens, at four characters each; `n` tells it from others."""
+    return f"{n} {'word ' * (tokens * 4 // 5)}"
 
 
 def plan(settings: Any, prompts: Prompts) -> list[str]:
