@@ -166,19 +166,22 @@ def test_what_is_calibrated_on_is_not_compared() -> None:
 
 
 def test_what_nearly_repeats_an_evaluated_item_is_not_calibrated_on() -> None:
-    queries = [f"How do I make my {n} alarm clock louder? I sleep through it." for n in range(40)]
-    items = [make_item(id=f"of-{n}", query=query, group=str(n)) for n, query in enumerate(queries)]
+    queries = [" ".join(f"word-{n}-{k}" for k in range(9)) for n in range(40)]
+    items = [make_item(id=f"of-{n}", query=query) for n, query in enumerate(queries)]
     items += [
-        make_item(id=f"twin-{n}", query=f"{query} Thanks!", group=str(n), source="left out")
+        make_item(id=f"twin-{n}", query=f"{query} thanks", source="left out")
         for n, query in enumerate(queries[:20])
     ]
     splits = assign_splits(items)
     sides = Sides(tuple(items), splits, ())
-    twins = sides.of_source("left out")
+    # One that lies on the side of calibration, and not all of them, as with evaluation.limit.
+    of_dev = tuple(item for item in sides.select("dev") if item.source == "left out")
+    twins = of_dev[:1]
+    assert len(of_dev) > 1
     wanted = recipe_of(evaluation={"leave_out": "left out"})
     found = reward_model.load_held_out(wanted, Data(sides.train_without(twins), twins, sides))
     of_twins = {sides.clusters(items)[twin.id] for twin in twins}
-    assert found.calibration
+    assert {item.source for item in found.calibration} == {"test"}
     assert not of_twins & set(sides.clusters(found.calibration).values())
 
 
