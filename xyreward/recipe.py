@@ -8,6 +8,7 @@ Not here: the training itself, which is TRL's.
 
 from __future__ import annotations
 
+import errno
 import gc
 import hashlib
 import importlib.util
@@ -188,6 +189,9 @@ LORA_LIMITS: Mapping[str, str] = {
     "lora_dropout": "[0, 1)",
 }
 """Numbers that TRL, peft or torch take without a word, or refuse in words that name no key."""
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of a disk, or of a user's share of it, that is full."""
 
 PATIENCE_S = 7 * 24 * 3600
 """How long processes wait for each other: while the first one judges, or one has longer answers to
@@ -1916,10 +1920,11 @@ def fit(
         run.say(f"== {', '.join(damaged)}: not whole, left out")
     if checkpoint:
         run.say(f"== going on from {checkpoint}")
-    with run.timed("training"):
+    with run.timed("training"), _full_disk_told(run):
         trainer.train(resume_from_checkpoint=checkpoint)
     further = {} if ended is None else ended(trainer.state.log_history)
-    trainer.save_model(str(target))
+    with _full_disk_told(run):
+        trainer.save_model(str(target))
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     facts = {
         "steps": trainer.state.global_step,
@@ -1939,6 +1944,23 @@ def fit(
         run.write("training.json", json.dumps(facts) + "\n")
     run.state.wait_for_everyone()
     return target, facts
+
+
+@contextmanager
+def _full_disk_told(run: Run) -> Iterator[None]:
+    """Tell a disk that is full as such: the trainer's libraries have an error of their own each."""
+    try:
+        yield
+    except Exception as error:
+        found: BaseException | None = error
+        while found is not None:
+            if getattr(found, "errno", None) in NO_ROOM or "No space left" in str(found):
+                raise RunFolderError(
+                    f"{run.folder.path}: cannot be written ({told(found)}); make room and run the same again "
+                    "with --resume, which goes on from the last whole checkpoint"
+                ) from error
+            found = found.__cause__ or found.__context__
+        raise
 
 
 def _hashes(trained: PairSet | Prompts, data: Data) -> list[str]:
