@@ -44,6 +44,9 @@ def test_a_judges_server_may_move_and_the_members_of_a_panel_may_not_change(
     begun.write("training.json", "{}")
     del begun  # and with it the folder's lock
     RunFolder.open(of("panel:chat:m@http://b:2/v1,local"), str(tmp_path), resume=True)
+    more = of("panel:chat:m@http://b:2/v1,local").model_dump(mode="json")
+    more["evaluation"]["max_failure_rate"] = 0.5  # what failures are put up with
+    RunFolder.open(GRPORecipe.model_validate(more), str(tmp_path), resume=True)
     with pytest.raises(RunFolderError, match=rf"differs in {section}\.judge"):
         RunFolder.open(of("panel:chat:m@http://a:1/v1,anthropic"), str(tmp_path), resume=True)
 

@@ -49,7 +49,9 @@ def test_verl_awaits_it() -> None:
 def test_a_misspelt_setting_is_told_and_verls_own_are_not(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"reward_kwargs\.{name}: unknown; did you mean"):
         ask("good", **{name: "x"})
-    verls = dict.fromkeys(("reward_model_tokenizer", "reward_router_address", "max_resp_len"))
+    verls: dict[str, Any] = dict.fromkeys(
+        ("reward_model_tokenizer", "reward_router_address", "max_resp_len")
+    )
     assert ask("good", **verls)["score"] == 1.0
 
 

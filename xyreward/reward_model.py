@@ -341,7 +341,7 @@ def refuse_failures(judged: Rewards, config: RewardModelRecipe) -> None:
         raise JudgeUnreliable(
             f"{kinds.total()} of {len(judged)} labelled answers have no reward of {config.distilled.judge} "
             f"({told}), above evaluation.max_failure_rate={limit:g}; nothing was calibrated, and what was "
-            "paid for is in the store"
+            "paid for is in the store. Raise it where they will never have one"
         )
 
 

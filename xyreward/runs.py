@@ -485,11 +485,17 @@ def name_in_run(policy: str, output_dir: str) -> str:
 
 
 def _deciding(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides the results: no options of the bill, and no address of a server, whose port may change."""
+    """What decides the results.
+
+    No options of the bill, no bound of failures that are put up with, and no address of a server, whose port
+    may change.
+    """
     found = {}
     for key, value in flat.items():
         section, _, option = key.rpartition(".")
         if section.endswith("_options") and option in OF_THE_BILL:
+            continue
+        if key == "evaluation.max_failure_rate":  # it decides what is made of what came out
             continue
         if key.endswith("_options") and value == {}:  # as if the last of them had been taken out
             continue
