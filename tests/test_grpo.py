@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from test_recipes import ROOT, launch
+from trl import GRPOConfig
 
 from xyreward import grpo
 from xyreward.config import GRPORecipe, Places, PromptsConfig, load_config
@@ -176,6 +177,15 @@ def test_a_template_that_opens_thinking_in_the_prompt_is_seen(tiny: str) -> None
         ("reward: {judge_options: {api_key: x}}", "would be written into the run folder"),
         ("reward: {max_outage_s: -1}", "reward.max_outage_s"),
         ("audit: {then: explode}", "audit.then"),
+        ("audit: {judge_options: {budget_usd: 5}}", "audit: judge_options are of no judge"),
+        (
+            "audit: {judge: anthropic, judge_options: {api_key: x}}",
+            r"audit\.judge_options\.api_key: would be written into the run folder",
+        ),
+        (
+            "evaluation: {parts: [preference], judge_options: {api_key: x}}",
+            r"evaluation\.judge_options\.api_key: would be written into the run folder",
+        ),
     ],
 )
 def test_impossible_sections_are_refused(tmp_path: Path, section: str, said: str) -> None:
@@ -323,9 +333,36 @@ def test_a_dry_run_tells_prompts_steps_and_the_judges_price(
     assert "129 prompts, 25% of them controls" in done.stdout
     assert "4 steps of 4 completions" in done.stdout
     assert f"rewards of 16 completions, judged by {CLAUDE}: 16 calls" in done.stdout
-    # Before the first step and after two and four: two items of each kind.
-    assert f"audit: 12 answers at 3 looks, judged by {CLAUDE}: 12 calls" in done.stdout
+    # The audit asks that judge, too: before, after two steps, and after the last.
+    assert f"3 looks of the audit, 12 answers, judged by {CLAUDE}: 12 calls" in done.stdout
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "count"),
+    [
+        ({}, 10 * 8),
+        ({"num_iterations": 3}, 4 * 8),  # four lots, each of which serves three steps
+        ({"steps_per_generation": 8}, 5 * 16),  # of two steps each
+        ({"steps_per_generation": 64}, 128),  # one lot, of which the end is never trained on
+    ],
+)
+def test_an_estimate_counts_completions_as_the_trainer_samples_them(
+    changes: dict[str, int], count: int
+) -> None:
+    config = settings()
+    trainer = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "max_steps": 10}
+    made = GRPOConfig(
+        "unused",
+        num_generations=2,
+        use_cpu=True,
+        bf16=False,
+        activation_checkpointing=False,
+        **trainer,
+        **changes,
+    )
+    prompts = choose_prompts(config.prompts, items(4, 2), "local")
+    assert grpo.estimate(config, prompts, made).startswith(f"rewards of {count} completions")
 
 
 def test_a_judge_that_is_gone_ends_all_processes_with_a_checkpoint_and_resuming_goes_on(

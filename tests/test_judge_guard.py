@@ -13,6 +13,7 @@ from test_trl_rewards import settings
 
 from xyreward.errors import ConfigError, JudgeUnreliable
 from xyreward.judge_guard import LEAST_JUDGED, JudgeGuard
+from xyreward.scorer import Counts
 from xyreward.testing import make_item
 from xyreward.trl_rewards import component_functions, prompt_rows, reward_function
 
@@ -68,6 +69,21 @@ def test_a_judge_that_fails_too_often_ends_the_run_once_enough_was_judged(
         JudgeUnreliable, match=r"of 32 judgements of the last 4 steps failed, above max_failure"
     ):
         guard.check()
+
+
+def test_small_steps_are_looked_at_together_until_enough_was_judged() -> None:
+    function = reward_function(LabelJudge())
+    guard = JudgeGuard([function], max_failure_rate=0.2)
+    args = SimpleNamespace(device="cpu")
+    steps = 0
+    while guard.stopped is None and steps < LEAST_JUDGED:
+        function.scorer.take_counts()
+        function.scorer._counts = Counts(judged=2, failed=2)
+        guard.on_step_end(args, None, SimpleNamespace())
+        steps += 1
+    assert steps == LEAST_JUDGED / 2  # more than the 10 steps of its window
+    assert guard.stopped is not None
+    assert "32 of 32 judgements of the last 16 steps" in guard.stopped
 
 
 ONE_RANK_FAILS = """

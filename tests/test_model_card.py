@@ -71,6 +71,20 @@ def test_an_adapter_names_its_base_and_not_the_folder_of_a_cache(
     assert json.loads((other / "adapter_config.json").read_text()) == config
 
 
+def test_modules_have_one_order_whatever_the_process_made_of_their_set(
+    tmp_path: Path, pairs: PairSet
+) -> None:
+    mark = Mark(str(tmp_path))  # a local base
+    texts = []
+    for n, modules in enumerate((["v", "k", "q"], ["q", "v", "k"], "all-linear")):
+        folder = adapter(tmp_path / str(n), target_modules=modules)
+        write_card(folder, card(mark, pairs), mark)
+        texts.append((folder / "adapter_config.json").read_text())
+    assert texts[0] == texts[1]
+    assert json.loads(texts[0])["target_modules"] == ["k", "q", "v"]
+    assert json.loads(texts[2])["target_modules"] == "all-linear"
+
+
 def test_the_report_takes_its_place_once(tmp_path: Path, pairs: PairSet) -> None:
     add_report(tmp_path / "nowhere", "# Held-out evaluation\n\nfigures\n")
     write_card(tmp_path, card(Mark("owner/base"), pairs), Mark("owner/base"))

@@ -1,5 +1,6 @@
 """What recipes share, in this process: checks that must come before any hour of training."""
 
+import errno
 import gc
 import io
 import json
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -173,6 +175,7 @@ def test_sections_that_are_no_sections_are_left_to_whoever_tells_that(section: A
 INTERRUPTED = """
 import signal, sys
 from pathlib import Path
+from types import SimpleNamespace
 from xyreward import recipe, runs
 from xyreward.recipe import console
 from xyreward.config import EvaluateRecipe
@@ -1329,3 +1332,21 @@ def test_the_planned_steps_are_those_of_the_trainer(
     trainer = trainer_of(run, policy, made, settings, lora)
     trainer.train()
     assert recipe.planned_steps(settings, pairs).startswith(f"{trainer.state.global_step} steps")
+
+
+def test_a_full_disk_is_told_whatever_the_library_makes_of_it_and_other_errors_are_left_alone() -> (
+    None
+):
+    run: Any = SimpleNamespace(folder=SimpleNamespace(path="runs/x"))
+    full = OSError(errno.ENOSPC, "No space left on device")
+    of_torch = RuntimeError("unexpected pos 64 vs 0")
+    of_torch.__context__ = full
+    for error in (full, of_torch, RuntimeError("I/O error: No space left on device (os error 28)")):
+        with (
+            pytest.raises(RunFolderError, match=r"^runs/x: cannot be written .*--resume"),
+            training._full_disk_told(run),
+        ):
+            raise error
+    for other in (ValueError("x"), OSError(errno.EIO, "x")):
+        with pytest.raises(type(other), match="x"), training._full_disk_told(run):
+            raise other

@@ -187,6 +187,21 @@ def test_failures_of_the_trainings_own_judge_are_told_too(policy: Policy) -> Non
     assert (look.reward, look.failed) == (None, 1.0)
 
 
+def test_a_judge_that_fails_is_told_and_ends_no_training(policy: Policy) -> None:
+    told: list[str] = []
+    watched = audit(
+        policy,
+        LabelJudge(failing=1.0, name="other"),
+        on_look=lambda _, said: told.extend(said),
+        settings={"then": "stop"},
+    )
+    asked = control()
+    watched.on_train_begin(ARGUMENTS, state(0), asked)
+    assert told == ["100% of the audit's judgements failed, so that it sees little or nothing"]
+    assert not asked.should_training_stop
+    assert not FIRST.blindness()
+
+
 def test_a_sharded_model_is_refused(policy: Policy) -> None:
     for sharded in (
         SimpleNamespace(fsdp=["full_shard"], deepspeed_plugin=None),

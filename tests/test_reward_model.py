@@ -14,14 +14,22 @@ from test_reward_model_judge import saved
 from xyreward import Item, build_pairs, load_judge, reward_model, score
 from xyreward.compare import ranking
 from xyreward.config import Arguments, Places, RewardModelRecipe, dump_yaml, load_config
-from xyreward.errors import ConfigError, DataError, JudgeError
+from xyreward.errors import (
+    ConfigError,
+    DataError,
+    JudgeError,
+    JudgeUnreliable,
+    RunFolderError,
+)
 from xyreward.grpo import load_prompts
 from xyreward.judges.reward_model import FILE, Distilled, RewardModelJudge, load_reader
 from xyreward.locate import fingerprint_of_folder
 from xyreward.pairs import PairSet
-from xyreward.recipe import Run, load_data
+from xyreward.recipe import Data, Run, load_data
 from xyreward.reward_model import TOO_LONG, compare, length_warnings, training_rows
 from xyreward.scoring import Score
+from xyreward.sides import Sides
+from xyreward.splits import assign_splits
 from xyreward.testing import FakeAPI, ScriptedJudge, make_item, tiny_policy
 from xyreward.verdict import JudgeFailure, LabelProbabilities, Verdict
 
@@ -120,6 +128,8 @@ def test_pairs_of_unknown_items_need_no_requests_unless_these_are_shown(
         ({"distilled": {"judge_options": {"api_key": "x"}}}, "written into the run folder"),
         ({"distilled": {"solution": 0, "focus": 0, "misconception": 0}}, "all weights are 0"),
         ({"distilled": {"shown": "all"}}, "query"),
+        ({"distilled": {"focus": float("inf")}}, "weights are infinite"),
+        ({"evaluation": {"judge": "anthropic"}}, r"evaluation\.judge: would be ignored"),
         ({"policy": {"model": "chat:m@http://127.0.0.1:1"}}, "can be evaluated and not trained"),
     ],
 )
@@ -154,6 +164,42 @@ def test_what_is_calibrated_on_is_not_compared() -> None:
         ids = [{item.id for item in some} for some in (held_out.calibration, held_out.evaluated)]
         assert not ids[0] & ids[1]
         assert {pair.item_id for pair in held_out.pairs.pairs} <= ids[1]
+
+
+def test_what_nearly_repeats_an_evaluated_item_is_not_calibrated_on() -> None:
+    queries = [" ".join(f"word-{n}-{k}" for k in range(9)) for n in range(40)]
+    items = [make_item(id=f"of-{n}", query=query) for n, query in enumerate(queries)]
+    items += [
+        make_item(id=f"twin-{n}", query=f"{query} thanks", source="left out")
+        for n, query in enumerate(queries[:20])
+    ]
+    splits = assign_splits(items)
+    sides = Sides(tuple(items), splits, ())
+    # One that lies on the side of calibration, and not all of them, as with evaluation.limit.
+    of_dev = tuple(item for item in sides.select("dev") if item.source == "left out")
+    twins = of_dev[:1]
+    assert len(of_dev) > 1
+    wanted = recipe_of(evaluation={"leave_out": "left out"})
+    found = reward_model.load_held_out(wanted, Data(sides.train_without(twins), twins, sides))
+    of_twins = {sides.clusters(items)[twin.id] for twin in twins}
+    assert {item.source for item in found.calibration} == {"test"}
+    assert not of_twins & set(sides.clusters(found.calibration).values())
+
+
+def test_a_bad_night_of_the_judge_calibrates_nothing() -> None:
+    rewards: list[float | None] = [0.5] * 95 + [None] * 5
+    judged = {
+        (str(n), "answer"): Score(
+            r, None, JudgeFailure("refused", "no") if r is None else None, "x"
+        )
+        for n, r in enumerate(rewards)
+    }
+    reward_model.refuse_failures(judged, recipe_of())
+    strict = recipe_of(evaluation={"max_failure_rate": 0.04})
+    with pytest.raises(
+        JudgeUnreliable, match=r"5 of 100 labelled .* \(refused 5\), above evaluation"
+    ):
+        reward_model.refuse_failures(judged, strict)
 
 
 # ---------------------------------------------------------------- the comparison
@@ -331,6 +377,23 @@ def test_the_folder_is_a_judge_that_says_what_was_measured(
     assert len({one.reward for one in found}) > len(rows) / 2  # a group of ties teaches nothing
 
 
+def test_what_is_too_long_is_not_counted_among_what_the_scale_was_fitted_to(
+    finished: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    run, path, _ = finished
+    copy, wanted = tmp_path / "adapter", load_config(RewardModelRecipe, path)
+    shutil.copytree(run / "adapter", copy)
+    held_out = reward_model.load_held_out(wanted, load_data(wanted))
+    answers = [(item, r.text) for item in held_out.calibration for r in item.references]
+    judged = {(item.id, text): Score(0.5, None, None, "x") for item, text in answers}
+    reader = load_reader(str(copy), "query")
+    lengths = sorted(len(reader.ids(item, text)) for item, text in dict.fromkeys(answers))
+    middle = lengths[len(lengths) // 2]
+    fitted_to = reward_model.calibrate(copy, wanted, held_out, judged, middle)
+    assert fitted_to == sum(length <= middle for length in lengths) < len(lengths)
+    assert not [file.name for file in copy.iterdir() if file.suffix == ".partial"]
+
+
 def test_an_adapter_without_its_head_is_no_judge(
     finished: tuple[Path, str, str], tmp_path: Path
 ) -> None:
@@ -401,6 +464,32 @@ def test_grpo_refuses_it_where_labels_are_needed(finished: tuple[Path, str, str]
         wanted = GRPORecipe.model_validate({"output_dir": "x", **changes})
         with pytest.raises(JudgeError, match=said):
             load_prompts(wanted, load_data(wanted))
+
+
+def test_grpo_goes_on_with_the_reward_model_only_that_it_began_with(
+    finished: tuple[Path, str, str], tiny: str, tmp_path: Path
+) -> None:
+    from xyreward.config import GRPORecipe
+
+    copy = tmp_path / "adapter"
+    shutil.copytree(finished[0] / "adapter", copy)
+    settings = {"policy": {"model": tiny}, "reward": {"judge": f"reward_model:{copy}"}}
+    wanted = GRPORecipe.model_validate({"output_dir": str(tmp_path / "run"), **settings})
+    data = load_data(wanted)
+    prompts = load_prompts(wanted, data)
+
+    def begin(*, resume: bool) -> None:
+        run = Run(wanted, Arguments(Path("c.yaml"), resume=resume))
+        run.record_data(data, prompts)
+        run.write("training.json", "{}")
+
+    begin(resume=False)
+    begin(resume=True)
+    said = Distilled.from_json((copy / FILE).read_text())
+    other = replace(said, scale=replace(said.scale, centre=said.scale.centre + 1))
+    (copy / FILE).write_text(other.to_json())
+    with pytest.raises(RunFolderError, match="prompts rewarded by version was reward-model-"):
+        begin(resume=True)
 
 
 def test_a_distilled_judge_that_costs_is_paid_once_and_grpo_on_the_model_asks_nobody(

@@ -318,8 +318,30 @@ def test_a_folder_that_is_none_says_what_to_expect(tmp_path: Path) -> None:
         load_judge(f"reward_model:{tmp_path}", votes=3)
 
 
+@pytest.mark.parametrize("folder", ["~nobody-of-this-name/rm", "a" * 5000])
+def test_a_name_that_no_folder_can_have_is_told_as_one_that_is_not_there(folder: str) -> None:
+    with pytest.raises(JudgeError, match=r"no reward_model\.json") as told:
+        load_judge(f"reward_model:{folder}")
+    assert len(str(told.value)) < 400
+
+
+def test_half_a_surrogate_pair_is_read_as_other_judges_read_it(name: str) -> None:
+    broken, plain = score(make_item(), ["Go to \ud800 bed.", "Go to ? bed."], name)
+    assert broken.reward == pytest.approx(plain.reward)
+
+
 @pytest.mark.parametrize(
-    "damage", ["", "[]", "{}", '{"shown": "all"}', json.dumps({"shown": "query", "max_length": 1})]
+    "damage",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"shown": "all"}',
+        json.dumps({"shown": "query", "max_length": 1}),
+        json.dumps({"shown": "query", "max_length": 9, "weights": {"focus": 10**400}}),
+        "[" * 100_000,
+    ],
+    ids=range(7),
 )
 def test_a_damaged_file_is_told(tmp_path: Path, damage: str) -> None:
     (tmp_path / FILE).write_text(damage)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from xyreward.config import DPORecipe, PairsConfig, load_config
+from xyreward.config import DPORecipe, GRPORecipe, PairsConfig, load_config
 from xyreward.errors import RunFolderError
 from xyreward.runs import RunFolder, environment
 
@@ -31,6 +31,24 @@ def names(path: Path) -> list[str]:
 
 
 # ---------------------------------------------------------------- opening
+
+
+@pytest.mark.parametrize("section", ["reward", "audit", "evaluation"])
+def test_a_judges_server_may_move_and_the_members_of_a_panel_may_not_change(
+    tmp_path: Path, section: str
+) -> None:
+    def of(judge: str) -> GRPORecipe:
+        return GRPORecipe.model_validate({"output_dir": str(tmp_path), section: {"judge": judge}})
+
+    begun = RunFolder.open(of("panel:chat:m@http://a:1/v1,local"), str(tmp_path), resume=False)
+    begun.write("training.json", "{}")
+    del begun  # and with it the folder's lock
+    RunFolder.open(of("panel:chat:m@http://b:2/v1,local"), str(tmp_path), resume=True)
+    more = of("panel:chat:m@http://b:2/v1,local").model_dump(mode="json")
+    more["evaluation"]["max_failure_rate"] = 0.5  # what failures are put up with
+    RunFolder.open(GRPORecipe.model_validate(more), str(tmp_path), resume=True)
+    with pytest.raises(RunFolderError, match=rf"differs in {section}\.judge"):
+        RunFolder.open(of("panel:chat:m@http://a:1/v1,anthropic"), str(tmp_path), resume=True)
 
 
 def test_a_new_run_writes_its_configuration_and_environment(tmp_path: Path) -> None:

@@ -358,6 +358,15 @@ def test_a_body_that_does_not_come_is_408(judge: str) -> None:
     ):
         wire.sendall(b"POST /score HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{")
         assert wire.recv(1000).startswith(b"HTTP/1.1 408 ")
+        # Nor is a head waited for, from the start or after a request that was answered.
+        for first in (b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+            with socket.create_connection((impatient.host, impatient.port), 10) as silent:
+                if first:
+                    silent.sendall(first)
+                    assert silent.recv(1000).startswith(b"HTTP/1.1 200 ")
+                silent.sendall(b"GET /hea")
+                while silent.recv(1000):
+                    pass
 
 
 # ---------------------------------------------------------------- who may ask

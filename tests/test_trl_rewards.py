@@ -178,6 +178,8 @@ def test_an_impossible_setting_is_refused_when_the_function_is_made() -> None:
         reward_function(JUDGE, columns={"goal": "x"})
     with pytest.raises(ConfigError, match="max_outage_s is nan"):
         reward_function(JUDGE, max_outage_s=math.nan)
+    with pytest.raises(ConfigError, match="a message batch takes up to a day"):
+        reward_function("anthropic", batches=True)
 
 
 # ---------------------------------------------------------------- several functions, one judge

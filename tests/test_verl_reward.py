@@ -46,6 +46,16 @@ def test_verl_awaits_it() -> None:
     assert inspect.iscoroutinefunction(partial(compute_score, judge="local"))
 
 
+@pytest.mark.parametrize("name", ["on_failures", "onfailure", "judge_option", "softs", "thinkin"])
+def test_a_misspelt_setting_is_told_and_verls_own_are_not(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"reward_kwargs\.{name}: unknown; did you mean"):
+        ask("good", **{name: "x"})
+    verls: dict[str, Any] = dict.fromkeys(
+        ("reward_model_tokenizer", "reward_router_address", "max_resp_len")
+    )
+    assert ask("good", **verls)["score"] == 1.0
+
+
 def test_a_judged_answer_has_its_reward_and_what_it_is_made_of() -> None:
     assert ask("good") == {
         "score": 1.0,

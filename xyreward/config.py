@@ -548,8 +548,11 @@ class DistilledConfig(_Section):
 
     @model_validator(mode="after")
     def _is_of_use(self) -> Self:
-        if self.solution + self.focus + self.misconception + self.stated <= 0:
+        weights = self.solution + self.focus + self.misconception + self.stated
+        if weights <= 0:
             raise ValueError("all weights are 0, expected one above 0")
+        if weights == float("inf"):
+            raise ValueError("weights are infinite, expected finite ones")
         _refuse_key(self.judge_options, "judge_options")
         if self.judge.startswith("reward_model:"):
             raise ValueError(
@@ -558,13 +561,20 @@ class DistilledConfig(_Section):
         return self
 
 
+_OF_WRITING = (
+    "judge", "judge_options", "answers_per_item", "temperature", "max_new_tokens", "batch_size",
+)  # fmt: skip
+_WRITING: Mapping[str, Any] = EvaluationConfig().model_dump(include=set(_OF_WRITING))
+
+
 class RewardModelRecipe(PairsRecipe):
     """What `recipes/reward_model.py` takes."""
 
     trainer: ClassVar[str | None] = "reward_model"
 
     evaluation: EvaluationConfig = EvaluationConfig(parts=("preference",))
-    """Which items are held out: `split`, `sources`, `leave_out`, `limit`. No answer is written."""
+    """Which items are held out: `split`, `sources`, `leave_out`, `limit`; and `max_failure_rate`, above which
+    share of failed judgements nothing is calibrated. No answer is written."""
     distilled: DistilledConfig = DistilledConfig()
     lora: dict[str, Any] | None = None
     """peft's LoraConfig; the head is trained and saved with it. None: train all weights."""
@@ -591,6 +601,13 @@ class RewardModelRecipe(PairsRecipe):
             raise ValueError(
                 f"evaluation.parts is {', '.join(self.evaluation.parts) or 'empty'}; a reward model is "
                 "evaluated on which answer it prefers: take parts out"
+            )
+        # By their values: a configuration that a run wrote holds all defaults.
+        ignored = [k for k in _OF_WRITING if getattr(self.evaluation, k) != _WRITING[k]]
+        if ignored:
+            raise ValueError(
+                f"evaluation.{', evaluation.'.join(ignored)}: would be ignored, as a reward model writes no "
+                "answer; distilled.judge rewards the labelled ones"
             )
         return self
 

@@ -28,6 +28,7 @@ from xyreward.judges import (
     load_judge,
     options_of,
 )
+from xyreward.judges.panel import model_judges
 from xyreward.policy import THINK, Policy
 from xyreward.recipe import (
     SET_BY_RECIPE,
@@ -111,15 +112,17 @@ def load_prompts(config: GRPORecipe, data: Data) -> Prompts:
     """The prompts that are trained on, which the judges were shown.
 
     Raises:
+        ConfigError: an impossible setting of the reward.
         DataError: there is none.
         JudgeError, StoreError, MissingDependency: a judge cannot be loaded, or cannot judge these items.
     """
     prompts = choose_prompts(config.prompts, data.train, config.reward.judge)
+    reward = scoring_of(config.reward).reward
     for name, judge in judges_of_training(config).items():
         if name != "judge of rewards" or config.reward.components:
             check_gives_labels(judge)
         elif isinstance(judge, RewardJudge):
-            judge.check_reward(scoring_of(config.reward).reward)
+            judge.check_reward(reward)
         if (check := getattr(judge, "check", None)) is not None:
             check(list(prompts.items))
     return prompts
@@ -221,28 +224,32 @@ def dataset(prompts: Prompts) -> Any:
 def estimate(config: GRPORecipe, prompts: Prompts, settings: Any) -> str:
     """A line on what judging the completions would cost, each of them at its longest. Sends nothing."""
     judge = judges_of_training(config)["judge of rewards"]
-    longest = "word " * (settings.max_completion_length * 4 // 5)  # at four characters a token
     _, _, count = _steps(settings, len(prompts.items))
     items = [prompts.items[n % len(prompts.items)] for n in range(count)]
-    told = described(judge, items, [f"{n} {longest}" for n in range(count)])
+    longest = settings.max_completion_length
+    told = described(judge, items, [_longest(n, longest) for n in range(count)])
     return f"rewards of {count} completions, judged by {told}"
 
 
 def estimate_audit(config: GRPORecipe, data: Data, prompts: Prompts, settings: Any) -> list[str]:
-    """A line for each judge that the looks of the audit would pay, answers at their longest."""
-    if config.audit is None:
+    """Lines on what the looks of the audit would cost, for each judge that asks a model. Sends nothing."""
+    if (wanted := config.audit) is None:
         return []
     steps, _, _ = _steps(settings, len(prompts.items))
-    looks = 1 + math.ceil(steps / config.audit.every)
-    items = limited(data.sides.select("dev"), config.audit.limit) * looks
-    longest = "word " * (config.audit.max_new_tokens * 4 // 5)
-    answers = [f"look {n} {longest}" for n in range(len(items))]
-    of = judges_of_training(config)
-    asked = {judge.name: judge for judge in of.values() if hasattr(judge, "estimate")}
+    looks = 1 + math.ceil(steps / wanted.every)
+    items = limited(data.sides.select("dev"), wanted.limit) * looks
+    answers = [_longest(n, wanted.max_new_tokens) for n in range(len(items))]
+    judges = {judge.name: judge for judge in judges_of_training(config).values()}
     return [
-        f"audit: {len(items)} answers at {looks} looks, judged by {described(judge, items, answers)}"
-        for judge in asked.values()
+        f"{looks} looks of the audit, {len(items)} answers, judged by {described(judge, items, answers)}"
+        for judge in judges.values()
+        if model_judges(judge)
     ]
+
+
+def _longest(n: int, tokens: int) -> str:
+    """An answer of so many tokens, at four characters each; `n` tells it from others."""
+    return f"{n} {'word ' * (tokens * 4 // 5)}"
 
 
 def plan(settings: Any, prompts: Prompts) -> list[str]:

@@ -45,11 +45,12 @@ class JudgeGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not 
         Args:
             functions: of a trainer; those that share a scorer count once.
             max_failure_rate: in [0, 1]; a higher share of failed judgements ends the run.
-            window: steps over which it is taken.
+            window: steps over which it is taken; more where these have fewer than 32 judgements.
         """
         self.max_failure_rate = max_failure_rate
         self._scorers: list[Scorer] = list({id(f.scorer): f.scorer for f in functions}.values())
-        self._window: deque[tuple[int, int]] = deque(maxlen=window)
+        self._steps = window
+        self._window: deque[tuple[int, int]] = deque()
         self.stopped: str | None = None
         """Why the run was ended, the same in all processes; None where it was not."""
         for scorer in self._scorers:
@@ -80,6 +81,11 @@ class JudgeGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not 
         here = [sum(c.judged for c in counts), sum(c.failed for c in counts), len(reasons)]
         judged, failed, stopped = _summed(here, args.device)
         self._window.append((judged, failed))
+        # Steps of two completions would never come to LEAST_JUDGED, and one that never judges not be seen.
+        while len(self._window) > self._steps and (
+            sum(n for n, _ in self._window) - self._window[0][0] >= LEAST_JUDGED
+        ):
+            self._window.popleft()
         if stopped:
             self.stopped = reasons[0] if reasons else "the judge stopped in another process"
         else:

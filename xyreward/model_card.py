@@ -176,7 +176,8 @@ def _front_matter(mark: Mark, trained: PairSet | Prompts, *, adapter: bool, meth
 def write_card(folder: Path, card: str, mark: Mark) -> None:
     """Put card and mark beside what was saved, and take this machine's folders out of its configuration.
 
-    A base that has a name is named by it in adapter_config.json, and not by the folder of a cache.
+    A base that has a name is named by it in adapter_config.json, and not by the folder of a cache. Modules
+    are named there in one order, so that the same training leaves the same bytes.
 
     Raises:
         RunFolderError: the files cannot be written.
@@ -185,9 +186,13 @@ def write_card(folder: Path, card: str, mark: Mark) -> None:
         (folder / MARK).write_text(mark.to_json(), "utf-8")
         (folder / CARD).write_text(card, "utf-8")
         file = folder / ADAPTER
-        if file.is_file() and not Path(mark.name).is_dir():
+        if file.is_file():
             config = json.loads(file.read_text("utf-8"))
-            config |= {"base_model_name_or_path": mark.name, "revision": mark.revision}
+            if not Path(mark.name).is_dir():
+                config |= {"base_model_name_or_path": mark.name, "revision": mark.revision}
+            # A set for peft, in an order of each process: fingerprints of equal adapters would differ.
+            if isinstance(modules := config.get("target_modules"), list):
+                config["target_modules"] = sorted(modules)
             file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
     except OSError as error:
         raise RunFolderError(f"{folder}: cannot be written ({error})") from error

@@ -36,6 +36,9 @@ from xyreward.reward import Reward
 from xyreward.scoring import Score, ascore, run_sync
 from xyreward.trl_rewards import RewardFunction
 
+MUCH_FAILED = 0.5
+"""Share of a look's judgements above which their failure is told."""
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -81,6 +84,14 @@ class Look:
         found["audit/neutral_loss_rise"] = self.neutral_loss - first.neutral_loss
         return {name: math.nan if value is None else value for name, value in found.items()}
 
+    def blindness(self) -> list[str]:
+        """Why this look says little, in sentences: no reason to end a training, and none to trust it."""
+        if self.failed <= MUCH_FAILED:
+            return []
+        return [
+            f"{self.failed:.0%} of the audit's judgements failed, so that it sees little or nothing"
+        ]
+
     def objections(self, first: Look, bounds: AuditConfig) -> list[str]:
         """Figures beyond their bounds, in sentences."""
         rise = self.neutral_loss - first.neutral_loss
@@ -125,7 +136,8 @@ class RewardAudit(TrainerCallback):  # type: ignore[misc]  # transformers is not
             judge: the second one. None, or one of the same name: no second reward, and no gap.
             settings: when to look, how to answer, what bounds there are.
             earlier: looks of a run that is resumed; the first of them is what others are compared with.
-            on_look: called in the first process with each look and what is beyond its bounds.
+            on_look: called in the first process with each look and what is to be told of it: figures beyond
+                their bounds, a judge that failed.
         """
         self.policy = policy
         self.items = tuple(items)
@@ -164,7 +176,7 @@ class RewardAudit(TrainerCallback):  # type: ignore[misc]  # transformers is not
         beyond = look.objections(first, self.settings)
         rank, _ = _place()
         if self.on_look is not None and rank == 0:
-            self.on_look(look, beyond)
+            self.on_look(look, [*beyond, *look.blindness()])
         if beyond and self.settings.then == "stop":
             self.stopped = f"the audit ended the training at step {step}: {'; '.join(beyond)}"
             control.should_training_stop = control.should_save = True
@@ -214,9 +226,9 @@ class RewardAudit(TrainerCallback):  # type: ignore[misc]  # transformers is not
             return []
         try:
             return run_sync(ascore(list(items), list(answers), judge, reward))
-        except (
-            XYRewardError
-        ):  # a judge that stopped: the guard ends the run, in all processes at once
+        except XYRewardError:
+            # A judge that stopped. The guard ends the run, in all processes at once, where it is the
+            # training's; of a second one the look tells that it failed.
             return [Score(None, None, None, judge.name) for _ in items]
 
 

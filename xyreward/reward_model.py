@@ -22,7 +22,7 @@ from typing import Any
 
 from xyreward.compare import cell, known_answers, ranking
 from xyreward.config import Places, RewardModelRecipe
-from xyreward.errors import ConfigError, DataError, JudgeError
+from xyreward.errors import ConfigError, DataError, JudgeError, JudgeUnreliable
 from xyreward.items import Item
 from xyreward.judges import Judge, described, load_judge, options_of
 from xyreward.judges.panel import model_judges
@@ -45,6 +45,7 @@ from xyreward.recipe import (
 )
 from xyreward.rehearsal import rehearse, reward_step
 from xyreward.reward import Reward
+from xyreward.runs import RunFolder
 from xyreward.scoring import Score, ascore, run_sync
 from xyreward.sides import limited
 from xyreward.splits import Side
@@ -188,9 +189,15 @@ def load_held_out(config: RewardModelRecipe, data: Data) -> HeldOut:
     """
     wanted = config.evaluation
     side: Side = "test" if wanted.split == "dev" else "dev"
-    evaluated = {item.id for item in data.held_out}
-    # With leave_out what is evaluated may lie on any side.
-    others = [item for item in data.sides.select(side) if item.id not in evaluated]
+    # With leave_out what is evaluated, or what it nearly repeats, may lie on any side.
+    evaluated, clusters = {i.id for i in data.held_out}, set(data.clusters.values())
+    there = data.sides.select(side)
+    of = data.sides.clusters(there)
+    others = [
+        i
+        for i in there
+        if i.id not in evaluated and of[i.id] not in clusters and i.source != wanted.leave_out
+    ]
     calibration = tuple(limited(others, wanted.limit))
     for name, items in ((side, calibration), ("held-out", data.held_out)):
         if not any(r.kind and r.labels for item in items for r in item.references):
@@ -321,6 +328,23 @@ def score_all(
     return {(item.id, text): score for (item, text), score in zip(answers, scores, strict=True)}
 
 
+def refuse_failures(judged: Rewards, config: RewardModelRecipe) -> None:
+    """Calibrate nothing on what a bad night of the judge left: a scale of three answers looks like any other.
+
+    Raises:
+        JudgeUnreliable: more of the rewards failed than `evaluation.max_failure_rate` allows.
+    """
+    kinds = Counter(score.failure.kind for score in judged.values() if score.failure is not None)
+    limit = config.evaluation.max_failure_rate
+    if kinds.total() > limit * len(judged):
+        told = ", ".join(f"{kind} {n}" for kind, n in sorted(kinds.items()))
+        raise JudgeUnreliable(
+            f"{kinds.total()} of {len(judged)} labelled answers have no reward of {config.distilled.judge} "
+            f"({told}), above evaluation.max_failure_rate={limit:g}; nothing was calibrated, and what was "
+            "paid for is in the store. Raise it where they will never have one"
+        )
+
+
 def calibrate(
     folder: Path, config: RewardModelRecipe, held_out: HeldOut, judged: Rewards, max_length: int
 ) -> int:
@@ -329,10 +353,11 @@ def calibrate(
     From then on the folder is a judge, `reward_model:<folder>`.
 
     Returns:
-        To how many answers: those that have a reward of the judge, and that the model can read.
+        How many answers the scale was fitted to: those that both could read.
 
     Raises:
-        JudgeError: there is no answer that both could read.
+        JudgeError: there is none.
+        RunFolderError: it cannot be written.
     """
     reader = load_reader(str(folder), config.distilled.shown)
     rows, rewards = [], []
@@ -359,9 +384,7 @@ def calibrate(
         max_length=max_length,
         scale=fit_monotone([o for o, _ in finite], [r for _, r in finite]),
     )
-    temporary = folder / f".{FILE}.partial"
-    temporary.write_text(distilled.to_json(), "utf-8")
-    temporary.replace(folder / FILE)
+    RunFolder(folder).write(FILE, distilled.to_json())
     return len(finite)
 
 
@@ -574,6 +597,7 @@ def finish(
 
     Raises:
         JudgeError, StoreError: see `ascore`; what was paid for is in the store, for `--resume`.
+        JudgeUnreliable: see `refuse_failures`.
     """
 
     def work() -> str:
@@ -585,8 +609,9 @@ def finish(
         asked = held_out.answers
         with run.timed(f"rewards of {len(asked)} labelled answers by {judge.name}"):
             judged = score_all(asked, judge, reward)
+        refuse_failures(judged, config)
         with run.timed("calibration"):
-            calibrated_on = calibrate(folder, config, held_out, judged, max_length)
+            fitted_to = calibrate(folder, config, held_out, judged, max_length)
         distilled = RewardModelJudge(folder)
         distilled.reader  # noqa: B018  # loaded before it is timed
         start = time.perf_counter()
@@ -597,7 +622,7 @@ def finish(
             judged,
             model,
             data.clusters,
-            calibrated_on=calibrated_on,
+            calibrated_on=fitted_to,
             seconds=time.perf_counter() - start,
             seed=config.seed,
         )

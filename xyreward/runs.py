@@ -470,18 +470,23 @@ def name_in_run(policy: str, output_dir: str) -> str:
 
 
 def _deciding(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides the results: no options of the bill, and no address of a server, whose port may change."""
+    """What decides the results.
+
+    No options of the bill, no bound of failures that are put up with, and no address of a server, whose port
+    may change.
+    """
     found = {}
     for key, value in flat.items():
         section, _, option = key.rpartition(".")
         if section.endswith("_options") and option in OF_THE_BILL:
             continue
+        if key == "evaluation.max_failure_rate":  # it decides what is made of what came out
+            continue
         if key.endswith("_options") and value == {}:  # as if the last of them had been taken out
             continue
-        named = key in ("policy.model", "evaluation.judge", "pairs.judge") and isinstance(
-            value, str
-        )
-        found[key] = without_url(value) if named else value
+        named = (key == "policy.model" or key.endswith(".judge")) and isinstance(value, str)
+        # Each member of a panel by itself: what stands after an address is another judge.
+        found[key] = ",".join(map(without_url, value.split(","))) if named else value
     policy, folder = found.get("policy.model"), found.get("output_dir")
     if isinstance(policy, str) and isinstance(folder, str):
         found["policy.model"] = name_in_run(policy, folder)

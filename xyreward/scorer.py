@@ -64,6 +64,11 @@ class Scoring:
                 f"columns: {', '.join(strange)} are no fields of an item; expected some of "
                 f"{', '.join(ITEM_COLUMNS)} -> the data set's column"
             )
+        if self.judge_options.get("batches"):
+            raise ConfigError(
+                "judge_options.batches: a message batch takes up to a day, and every step of a training "
+                "would wait for one; leave it out"
+            )
         if not 0 <= self.max_outage_s < float("inf"):
             raise ConfigError(f"max_outage_s is {self.max_outage_s}, expected seconds, 0 or more")
 

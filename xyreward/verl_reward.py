@@ -16,6 +16,7 @@ Not here: how answers are judged (`judges/`), what a user reads of an answer (`c
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 from collections.abc import Mapping
@@ -41,6 +42,9 @@ FIGURES = (
 )
 """Of `Score.metrics`; logged as `xy_<name>`."""
 
+SETTINGS = ("judge", "judge_options", "soft", "on_failure", "thinking")
+"""Keyword arguments of `compute_score` that are ours; verl has some of its own."""
+
 _VISIBLE, _WHOLE = Visible(), Visible(thinking=None)
 
 
@@ -55,7 +59,7 @@ async def compute_score(
     soft: bool = True,
     on_failure: str = "raise",
     thinking: bool = False,
-    **_: Any,
+    **others: Any,
 ) -> dict[str, float]:
     """The reward of one answer, as verl calls for it.
 
@@ -69,6 +73,7 @@ async def compute_score(
         soft: expectation under the judge's probabilities; False: of its labels.
         on_failure: `raise`, or `leave_out` together with `algorithm.adv_estimator=grpo_judged`.
         thinking: judge what the answer has before </think> too.
+        others: what else verl hands on; not looked at, but for misspelt names of the settings above.
 
     Returns:
         `score` in [0, 1], higher is better; `xy_judged` 1.0; parts of the reward and labels as `xy_...`. All
@@ -78,8 +83,11 @@ async def compute_score(
     Raises:
         JudgeError: there is no verdict; says why.
         DataError: `ground_truth` is no item.
-        ConfigError: `on_failure` is neither.
+        ConfigError: `on_failure` is neither; a setting that is nearly one of these.
     """
+    for name in others:
+        if meant := difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0.75):
+            raise ConfigError(f"reward_kwargs.{name}: unknown; did you mean {meant[0]!r}?")
     if on_failure not in ("raise", "leave_out"):
         raise ConfigError(f"on_failure is {on_failure!r}, expected 'raise' or 'leave_out'")
     item = _item(ground_truth)

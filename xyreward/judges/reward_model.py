@@ -38,6 +38,7 @@ from xyreward.locate import (
 from xyreward.monotone import MonotoneMap
 from xyreward.reward import Reward
 from xyreward.verdict import JudgeFailure, Verdict
+from xyreward.words import whole
 
 FILE = "reward_model.json"
 """Beside the weights: what `Distilled` has. What lacks it is no reward model of ours."""
@@ -109,7 +110,8 @@ class Distilled:
         """The inverse of `to_json`.
 
         Raises:
-            ValueError, TypeError, KeyError: it is not as a recipe wrote it.
+            ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError: it is not as a
+                recipe wrote it.
         """
         data = json.loads(text)
         shown, length = data["shown"], data["max_length"]
@@ -184,8 +186,10 @@ class Reader(ChatTokenizer):
                 stated=item.stated_request,
                 intended=item.intended_request,
             )
+        turns = [*messages, {"role": "assistant", "content": answer}]
         return self._template(
-            [*messages, {"role": "assistant", "content": answer}], sanitize_control_tokens=True
+            [{**turn, "content": whole(turn["content"])} for turn in turns],
+            sanitize_control_tokens=True,
         )
 
     def outputs(self, rows: Sequence[Sequence[int]]) -> list[float]:
@@ -325,16 +329,24 @@ class RewardModelJudge:
         Raises:
             JudgeError: it is no reward model that a recipe wrote.
         """
-        self.folder = Path(folder).expanduser()
+        self.folder = Path(os.path.expanduser(folder))  # noqa: PTH111  # Path's raises without such a user
         file = self.folder / FILE
-        if not file.is_file():
+        if not os.path.isfile(file):  # noqa: PTH113  # Path's raises for a name longer than a path can be
             raise JudgeError(
-                f"reward_model:{folder}: no {FILE} there; expected the folder `adapter` or `model` of a run "
-                "of recipes/reward_model.py that came to its end"
+                f"reward_model:{folder!s:.200}: no {FILE} there; expected the folder `adapter` or `model` "
+                "of a run of recipes/reward_model.py that came to its end"
             )
         try:
             self.distilled = Distilled.from_json(file.read_text("utf-8"))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (
+            OSError,
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             raise JudgeError(
                 f"{file}: is not as the recipe wrote it ({told(error)}); {AGAIN}"
             ) from None

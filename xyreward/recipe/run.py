@@ -71,6 +71,9 @@ T = TypeVar("T")
 Card = Callable[[Mapping[str, Any]], str]
 """Facts to the text of a card."""
 
+REWARDED_BY = "prompts rewarded by version"
+"""The fact that says which version of the reward's judge a GRPO run is trained on."""
+
 METHODS: Mapping[type[Recipe], Method] = {
     DPORecipe: "DPO",
     GRPORecipe: "GRPO",
@@ -176,6 +179,7 @@ class Run:
             facts["prompts from controls"] = f"{trained.control_share:.0%}"
             facts["prompts left out"] = dict(trained.dropped)
             facts["prompts hash"] = trained.hash[:12]
+            facts[REWARDED_BY] = self._rewarded_by()
         elif trained is not None:
             pairs = trained
             self.trained_by = frozenset(
@@ -213,6 +217,13 @@ class Run:
             return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
         return fingerprint(wanted.model, wanted.revision)
 
+    def _rewarded_by(self) -> str:
+        """The judge of the rewards by its version: another reward model may lie in the folder of its name."""
+        assert isinstance(self.config, GRPORecipe)
+        from xyreward.grpo import judges_of_training
+
+        return judges_of_training(self.config)["judge of rewards"].rubric_version
+
     def _write_data(
         self, facts: Mapping[str, Any], data: Data, trained: PairSet | Prompts | None
     ) -> None:
@@ -229,6 +240,8 @@ class Run:
                 and (self.folder.trained or not key.startswith(("pairs", "prompts")))
                 # Early versions told them of evaluations as well, where nothing is trained.
                 and not (key in ("train items", "train hash") and key not in facts)
+                # Nor did they tell this.
+                and not (key == REWARDED_BY and key not in old)
             ]
             if differing:
                 raise RunFolderError(

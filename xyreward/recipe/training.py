@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import shutil
@@ -14,7 +15,7 @@ from typing import Any
 
 from xyreward.chat_tokenizer import ChatTokenizer
 from xyreward.config import Recipe
-from xyreward.errors import ConfigError, XYRewardError, told
+from xyreward.errors import ConfigError, RunFolderError, XYRewardError, told
 from xyreward.items import text_hash
 from xyreward.judges.reward_model import Reader
 from xyreward.locate import Mark, mark_of_training, trained_on
@@ -27,6 +28,9 @@ from xyreward.recipe.run import Card, Run
 from xyreward.runs import LOGS
 from xyreward.tracking import tensorboard_in
 from xyreward.training_prompts import Prompts
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of a disk, or of a user's share of it, that is full."""
 
 
 @contextmanager
@@ -177,10 +181,11 @@ def fit(
         run.say(f"== {', '.join(damaged)}: not whole, left out")
     if checkpoint:
         run.say(f"== going on from {checkpoint}")
-    with run.timed("training"):
+    with run.timed("training"), _full_disk_told(run):
         trainer.train(resume_from_checkpoint=checkpoint)
     further = {} if ended is None else ended(trainer.state.log_history)
-    trainer.save_model(str(target))
+    with _full_disk_told(run):
+        trainer.save_model(str(target))
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     facts = {
         "steps": trainer.state.global_step,
@@ -200,6 +205,23 @@ def fit(
         run.write("training.json", json.dumps(facts) + "\n")
     run.state.wait_for_everyone()
     return target, facts
+
+
+@contextmanager
+def _full_disk_told(run: Run) -> Iterator[None]:
+    """Tell a disk that is full as such: the trainer's libraries have an error of their own each."""
+    try:
+        yield
+    except Exception as error:
+        found: BaseException | None = error
+        while found is not None:
+            if getattr(found, "errno", None) in NO_ROOM or "No space left" in str(found):
+                raise RunFolderError(
+                    f"{run.folder.path}: cannot be written ({told(found)}); make room and run the same again "
+                    "with --resume, which goes on from the last whole checkpoint"
+                ) from error
+            found = found.__cause__ or found.__context__
+        raise
 
 
 def _hashes(trained: PairSet | Prompts, data: Data) -> list[str]:

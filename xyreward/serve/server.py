@@ -7,13 +7,16 @@ once.
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from xyreward.errors import ConfigError
 from xyreward.serve.app import Service
@@ -66,7 +69,7 @@ def run(
     config = uvicorn.Config(
         service.app,
         # One parser, whose limits (64 kB of headers) are known; the judge takes the time anyway.
-        http="h11",
+        http=type("_Timed", (_Protocol,), {"head_s": service.settings.read_s}),
         ws="none",
         lifespan="off",  # its end is cut short with a traceback; `_Server.shutdown` does the same
         backlog=BACKLOG,
@@ -79,6 +82,41 @@ def run(
     )
     with _quiet_end():
         _Server(config, service, on_start).run(sockets=[bound])
+
+
+class _Protocol(H11Protocol):
+    """Closes a connection on which the head of a request does not come.
+
+    uvicorn waits for it for ever, and some hundred such connections, for which no token is needed, would
+    keep everybody else out.
+    """
+
+    head_s: float
+    """Seconds for a head to come."""
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
+            self._unwatch()
+        elif self._late is None:
+            self._late = self.loop.call_later(self.head_s, self.timeout_keep_alive_handler)
+
+    def _unwatch(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
 
 class _Server(uvicorn.Server):

@@ -37,7 +37,7 @@ class Settings:
     """A request without verdicts by then is told 503; they are still finished and remembered. Below the
     180 seconds after which OpenRLHF gives up and asks anew."""
     read_s: float = 30.0
-    """A body that is not there by then: 408."""
+    """A body that is not there by then: 408. A connection is closed on which no head of a request is."""
 
     def __post_init__(self) -> None:
         for name in ("max_body_bytes", "max_held_bytes", "max_answers", "max_waiting"):
