@@ -23,7 +23,7 @@ from xyreward.recipe import Run, load_data
 from xyreward.reward_model import TOO_LONG, compare, length_warnings, training_rows
 from xyreward.scoring import Score
 from xyreward.testing import FakeAPI, ScriptedJudge, make_item, tiny_policy
-from xyreward.verdict import JudgeFailure, LabelProbabilities, Verdict
+from xyreward.verdict import JudgeFailure, LabelProbabilities, Labels, Verdict
 
 
 def config(folder: Path, tiny: str, **changes: Any) -> str:
@@ -214,8 +214,12 @@ def test_what_a_judge_costs_is_what_it_was_billed_for_or_its_list_price(
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "any")
     judge = load_judge("anthropic:claude-sonnet-5-5", store=tmp_path / "s.sqlite")
-    labels = make_item().references[0].labels
-    assert labels is not None
+    labels = Labels(
+        has_stated_solution=False,
+        has_intended_solution=True,
+        focus="intended",
+        identifies_misconception=True,
+    )
     sure = LabelProbabilities.certain(labels)
 
     def cost(*of: tuple[float | None, bool]) -> float | None:
