@@ -31,7 +31,7 @@ from xyreward.scoring import Score
 from xyreward.sides import Sides
 from xyreward.splits import assign_splits
 from xyreward.testing import FakeAPI, ScriptedJudge, make_item, tiny_policy
-from xyreward.verdict import JudgeFailure, LabelProbabilities, Verdict
+from xyreward.verdict import JudgeFailure, LabelProbabilities, Labels, Verdict
 
 
 def config(folder: Path, tiny: str, **changes: Any) -> str:
@@ -260,8 +260,12 @@ def test_what_a_judge_costs_is_what_it_was_billed_for_or_its_list_price(
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "any")
     judge = load_judge("anthropic:claude-sonnet-5-5", store=tmp_path / "s.sqlite")
-    labels = make_item().references[0].labels
-    assert labels is not None
+    labels = Labels(
+        has_stated_solution=False,
+        has_intended_solution=True,
+        focus="intended",
+        identifies_misconception=True,
+    )
     sure = LabelProbabilities.certain(labels)
 
     def cost(*of: tuple[float | None, bool]) -> float | None:
