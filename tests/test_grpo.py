@@ -180,11 +180,11 @@ def test_a_template_that_opens_thinking_in_the_prompt_is_seen(tiny: str) -> None
         ("audit: {judge_options: {budget_usd: 5}}", "audit: judge_options are of no judge"),
         (
             "audit: {judge: anthropic, judge_options: {api_key: x}}",
-            r"audit\.judge_options\.api_key: would be written into the run folder",
+            r"audit: judge_options\.api_key would be written into the run folder",
         ),
         (
             "evaluation: {parts: [preference], judge_options: {api_key: x}}",
-            r"evaluation\.judge_options\.api_key: would be written into the run folder",
+            r"evaluation: judge_options\.api_key would be written into the run folder",
         ),
     ],
 )
@@ -361,7 +361,7 @@ def test_an_estimate_counts_completions_as_the_trainer_samples_them(
         **trainer,
         **changes,
     )
-    prompts = choose_prompts(config.prompts, items(4, 2), "local")
+    prompts = choose_prompts(config.prompts, items(60, 20), "local")
     assert grpo.estimate(config, prompts, made).startswith(f"rewards of {count} completions")
 
 
