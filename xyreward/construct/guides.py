@@ -38,8 +38,6 @@ KINDS: Mapping[str, str] = {
 """End of a file's name -> how it is read."""
 LARGEST_FILE = 20 << 20
 """Bytes of a file that is one guide; larger ones hold something else."""
-UNCLOSED = 100
-"""So many `<` without a `>` a page of HTML may have, beside as many as it has `>`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,13 +206,6 @@ def _page(
         return
     if not text.strip():
         problems.tell(f"{place}: is empty; left out")
-        return
-    opened, closed = text.count("<"), text.count(">")
-    if kind == "html" and opened > 2 * closed + UNCLOSED:
-        # The parser looks for the end of each tag to the end of the file: hours for a megabyte of "<a".
-        problems.tell(
-            f"{place}: has {opened:,} < and {closed:,} >, and is no page of HTML; left out"
-        )
         return
     told: dict[str, Any] = {}
     if kind == "markdown" and (match := _FRONT.match(text)):
