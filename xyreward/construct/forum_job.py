@@ -21,11 +21,11 @@ from xyreward.construct.forum import (
     Notes,
     extract_version,
     extraction,
-    named_answers,
     readable,
     to_item,
     usable,
 )
+    without_blanks,
 from xyreward.construct.gates import GateFigures, Gates, GateSettings
 from xyreward.construct.job import (
     Begin,
@@ -225,7 +225,10 @@ class ForumJob:
         offsets: list[tuple[float, int, str]] = []
 
         def usable_threads() -> Iterator[Thread]:
-            for thread in read_threads(self.source, problems, counts=counts):
+            for read in read_threads(self.source, problems, counts=counts):
+                thread = without_blanks(read)
+                if blank := len(read.answers) - len(thread.answers):
+                    counts.rows["blank answer"] += blank
                 if why := usable(thread):
                     unusable[why] += 1
                 else:
@@ -276,9 +279,7 @@ class ForumJob:
 
 def _stand_in(thread: Thread) -> Item:
     """An item such as might be made of a thread, with all of its answers to judge: for a bill."""
-    names = named_answers(thread)
     words = "word " * 25
-    posts = [post for post in names.values() if post.text.strip()]
     return Item(
         id=f"{thread.source}-{thread.id}",
         query=thread.query,
@@ -287,7 +288,7 @@ def _stand_in(thread: Thread) -> Item:
         misconception=f"misconception {words}",
         stated_solutions=(words,),
         intended_solutions=(words,),
-        references=tuple(Reference(text=post.text, kind="goal_focused") for post in posts),
+        references=tuple(Reference(text=post.text, kind="goal_focused") for post in thread.answers),
     )
 
 
