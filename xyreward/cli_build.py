@@ -345,7 +345,8 @@ def _build(
         cli._say(line)
     _say_problems(built.problems)
     cli._say(f"{counted(len(built.items), 'item')} in {out / 'items.jsonl'}, described in card.md")
-    cli._say_bill(job.gates.models)
+    billed = job.gates.billed
+    cli._say_bill([one for _, one in billed], roles=[role for role, _ in billed])
     if built.problems.count:
         unusable = counted(built.problems.count, "row or file", "rows and files")
         cli._say(f"{unusable} of the source could not be used; card.md has them")
@@ -413,12 +414,19 @@ class _bar:  # noqa: N801  # a context manager
     """A bar for one stage after the other: each begins when it is known how much is asked."""
 
     def __init__(self, models: Sequence[Any]) -> None:
+    from xyreward.construct.stages import TRIES
         self._models = models
         self._open: Any = None
 
     def __enter__(self) -> Callable[[int], Callable[[], object] | None]:
         return self._begin
 
+    if any(bill.estimate.calls for bill in bills):
+        # Each of the tries has a second asking, that says what was wrong.
+        cli._say(
+            f"A reply that cannot be used is asked for again, up to {2 * TRIES - 1} times, which is not in "
+            "these figures; --budget-usd is a limit to that, too."
+        )
     def _begin(self, total: int) -> Callable[[], object] | None:
         from xyreward import cli
 
