@@ -213,19 +213,22 @@ def review(
 
 def apply(
     items: Annotated[Path, typer.Argument(help="The items that were reviewed.")],
-    decisions: Annotated[list[Path], typer.Argument(help="Files that the page saved.")],
+    decisions: Annotated[
+        list[Path],
+        typer.Argument(help="Files that the page saved, or JSONL of decisions made otherwise."),
+    ],
     *,
     out: Annotated[Path, typer.Option(help="JSONL of the items to write; must not exist.")],
 ) -> None:
     """Write the items that people kept, with their edits, and beside them those that they did not.
 
-    A decision holds for the text that was shown and for no other. Exit status 1 where an item has none, or
-    decisions that differ, or a decision has no item.
+    A decision holds for the text that was shown and for no other; one without item_hash for the item as it
+    is. Exit status 1 where an item has none, or decisions that differ, or a decision has no item.
     """
     from xyreward import cli
     from xyreward.construct.job import write_items
     from xyreward.construct.review import apply as apply_decisions
-    from xyreward.construct.review import read_decisions
+    from xyreward.construct.review import read_decisions, write_reviewed
     from xyreward.loading import load_items
     from xyreward.score_file import refuse_existing
 
@@ -233,9 +236,7 @@ def apply(
     for path in (out, left_out):
         refuse_existing(path)
     found = apply_decisions(load_items(items), read_decisions(decisions))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_items(left_out, found.left_out)
-    write_items(out, found.kept)
+    left_out = write_reviewed(found, out)
     cli._say(f"{counted(len(found.kept), 'item')} in {out}, {len(found.left_out):,} in {left_out}")
     for what, n in sorted(found.counts.items()):
         cli._say(f"{what}: {n:,}")
