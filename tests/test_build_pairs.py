@@ -1,5 +1,6 @@
 """Pairs of judged answers: what holds for every set, whatever the answers and verdicts."""
 
+import dataclasses
 import json
 import random
 import re
@@ -17,7 +18,7 @@ from xyreward.items import DEFAULT_LABELS, Item
 from xyreward.judges import load_judge
 from xyreward.judges.scripted import ScriptedJudge
 from xyreward.pairs import Candidate, PairSet, Rule, build_pairs
-from xyreward.pairs.audit import audit_pairs
+from xyreward.pairs.audit import Audit, audit_pairs
 from xyreward.pairs.candidates import check_numbers
 from xyreward.pairs.formats import pair_of_record, record_of, rows
 from xyreward.pairs.guards import Guards, TokenGuard
@@ -387,6 +388,30 @@ def test_a_control_of_which_no_answer_overcorrects_gives_a_margin_pair() -> None
         ("control", "margin", TEXTS[3]),
         ("xy", "margin", TEXTS[3]),
     }
+
+
+def test_items_without_any_candidate_pair_are_counted_by_what_they_lack() -> None:
+    """A guide's control has one answer, the direct one: no candidate pair counts it."""
+    xy = make_item(id="xy", query="What now?")  # goal-focused and literal
+    direct = make_reference("direct", "Turn the key.")
+    control = make_item(id="c", kind="control", query="How do I start it?", references=[direct])
+    alone = make_item(id="one", query="And then?", references=[xy.references[0]])
+    pairs = build_pairs([xy, control, alone], split="train", control_share=0.5)
+    assert len(pairs.pairs) == pairs.candidates == 1
+    assert pairs.dropped == {}
+    assert pairs.unpaired == {
+        "control without an answer that overcorrects": 1,
+        "no two answers that could be a pair": 1,
+    }
+    audit = audit_pairs(pairs)
+    page = audit.to_markdown()
+    assert "| **no candidate pair (items, not pairs)** | |" in page
+    assert "| control without an answer that overcorrects | 1 |" in page
+    assert audit.is_of(pairs)
+    assert not audit.is_of(dataclasses.replace(pairs, unpaired={}))
+    assert Audit.from_dict(audit.to_dict()) == audit
+    before = {k: v for k, v in audit.to_dict().items() if k != "unpaired"}  # as written earlier
+    assert Audit.from_dict(before).unpaired == {}
 
 
 def test_answers_to_strange_items_and_answers_nobody_judged_are_errors() -> None:

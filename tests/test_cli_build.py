@@ -56,6 +56,10 @@ def test_a_dry_run_prints_the_bill_and_sends_nothing(run: Run, plan: ForumPlan) 
     assert "inference, chat:reader: at most 246 calls to make" in found.out
     assert "(as if all 41 threads became items with a hidden goal)" in found.out
     assert "in all: at most " in found.out
+    assert (
+        "A reply that cannot be used is asked for again, up to 5 times, which is not in these"
+        in found.out
+    )
     assert "Nothing was sent or written" in found.out
     assert not Path("out").exists()
 
@@ -139,6 +143,8 @@ def test_a_dry_run_afterwards_finds_all_replies_and_the_judge_s_bill_exact(
         found = run(*command(api, "again", "--dry-run", *judge))
         assert api.stats.requests == asked
     assert found.status == 0, found.err
+    assert "second pass, chat:reader: 0 calls to make" in found.out
+    assert found.out.count("second pass, ") == 1
     line = next(line for line in found.out.split("\n") if line.startswith("judge, "))
     assert ": 49 calls to make" in line  # two answers to 21, and seven controls
 
@@ -151,9 +157,8 @@ def test_the_judge_and_the_second_model_are_on_one_bill_with_the_reader(
         second = ("--second-pass", "1", "--second-model", f"chat:other@{api.base_url}")
         found = run(*command(api, "out", *judge, *second))
     assert found.status == 0, found.err
-    assert (
-        sum(line.startswith("chat:") and " calls, " in line for line in found.out.split("\n")) == 3
-    )
+    told = [line.partition("@")[0] for line in found.out.split("\n") if " from the store; " in line]
+    assert told == ["model, chat:reader", "second model, chat:other", "judge, chat:judge"]
     assert found.out.count("in all, US dollars") == 1
     items = load_items("out/items.jsonl")
     assert sum(item.kind == "xy" for item in items) == 20

@@ -99,6 +99,20 @@ def test_every_default_in_the_help_is_the_one_of_the_configuration() -> None:
 # ---------------------------------------------------------------- statuses
 
 
+def test_items_of_several_sources_are_those_of_a_configuration(run: Run, tmp_path: Path) -> None:
+    lines = Path(few(tmp_path)[0]["source"]).read_text("utf-8").splitlines(keepends=True)
+    for name, part in (("a", lines[::2]), ("b", lines[1::2])):
+        Path(f"{name}.jsonl").write_text("".join(part), "utf-8")
+    Path("job.yaml").write_text("items:\n  - source: a.jsonl\n  - source: b.jsonl\n")
+    both = run("pairs", "--items", "a.jsonl", "--items", "b.jsonl", "--out", "mine", "--dry-run")
+    file = run("pairs", "--config", "job.yaml", "--out", "mine", "--dry-run")
+    assert (both.status, both.out) == (0, file.out), both.err
+    alone = run("pairs", "--items", "a.jsonl", "--out", "mine", "--dry-run")
+    assert alone.out != both.out
+    missing = run("pairs", "--items", "a.jsonl", "--items", "nowhere.jsonl", "--out", "mine")
+    assert (missing.status, "nowhere.jsonl" in missing.err) == (2, True)
+
+
 def test_a_set_is_written_and_its_audit_shown(run: Run, tmp_path: Path) -> None:
     done = run("pairs", "--items", few(tmp_path)[0]["source"], "--out", "mine")
     assert done.status == 0, done.err

@@ -22,7 +22,7 @@ from xyreward.judges import load_asker, load_judge
 from xyreward.judges.calls import Reply
 from xyreward.reading import ReadingProblem, occurs
 from xyreward.testing import FakeAPI, Faults
-from xyreward.testing.forum import SITE, ForumPlan, forum_plan
+from xyreward.testing.forum import SITE, ForumPlan, forum_plan, last_text
 
 SMALL = {
     "xy": 12,
@@ -266,6 +266,39 @@ def plain(path: Path) -> Any:
         for one in row["meta"]["provenance"]:
             one.pop("date")
     return rows
+
+
+def test_blank_answers_are_counted_and_shown_to_no_model(tmp_path: Path) -> None:
+    plan = forum_plan({"xy": 3, "sufficient": 1})
+    blanks = ("\u200b", "<p> </p>", "<p>&nbsp;</p>", "<pre><code>\n</code></pre>")
+    rows = []
+    for number, thread in enumerate(plan.threads):
+        answers = [{"id": str(a.id), "body": a.html, "score": a.score} for a in thread.answers]
+        blank = {"id": f"9{number}", "body": blanks[number], "score": 99, "accepted": True}
+        row = {"id": str(thread.id), "title": thread.title, "body": thread.html}
+        rows.append({**row, "answers": [blank, *answers[: 3 if number else 0]]})
+    dump = tmp_path / "t.jsonl"
+    dump.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    seen: list[str] = []
+
+    def reply(body: dict[str, Any]) -> Any:
+        if (text := last_text(body)).startswith("<question"):
+            seen.append(text)
+        return plan.reply(body)
+
+    with FakeAPI(reply=reply) as api:
+        asker = load_asker(f"chat:reader@{api.base_url}", store=tmp_path / "store.sqlite")
+        gates = GateSettings(inferences=0, second_pass=0)
+        settings = ForumSettings(prefilter=PreFilter(at_least=0), gates=gates, controls=0.5)
+        built = ForumJob(Source(dump, SITE, "CC0"), asker, settings).run()
+    assert built.counts.rows["blank answer"] == 4  # one of each thread
+    assert built.funnel.steps[0].dropped == {"no answer": 1}
+    assert len(seen) == 3
+    for text in seen:
+        assert "The person accepted none." in text
+        assert "The answers are `a`, `b`, `c`." in text or "The answers are `a`, `b`." in text
+    assert len(built.items) == 3
+    assert all(reference.text for item in built.items for reference in item.references)
 
 
 # ---------------------------------------------------------------- replies

@@ -427,15 +427,23 @@ def test_the_bill_is_at_most_what_is_asked_and_nothing_once_all_is_there(tmp_pat
     rows = items("", "", "[never]", "[control]")
     settings = GateSettings(inferences=2, second_pass=1.0)
 
-    def gates(api: FakeAPI) -> Gates:
+    def gates(api: FakeAPI, *, other: bool = False) -> Gates:
         return Gates(
             settings,
             load_asker(f"chat:reader@{api.base_url}", store=tmp_path / "store.sqlite"),
             judge=load_judge(f"chat:judge@{api.base_url}", store=tmp_path / "store.sqlite"),
+            second=load_asker("chat:other@" + api.base_url, store=tmp_path / "store.sqlite")
+            if other
+            else None,
             controls=0.5,
         )
 
     with FakeAPI(reply=says) as api:
+        apart = gates(api, other=True).estimate(rows)[1:3]
+        assert [(bill.stage, bill.estimate.calls) for bill in apart] == [
+            ("second pass, labels, chat:other", 4),
+            ("second pass, comparisons, chat:reader", 7),
+        ]
         before = gates(api).estimate(rows)
         assert api.stats.requests == 0
         # 3 xy items: 2 inferences and as many comparisons; 4 labels and 7 comparisons; 7 answers.
@@ -443,8 +451,7 @@ def test_the_bill_is_at_most_what_is_asked_and_nothing_once_all_is_there(tmp_pat
             (bill.stage.split(",")[0], bill.estimate.calls, bool(bill.at_most)) for bill in before
         ] == [
             ("inference", 12, False),
-            ("second pass", 4, True),
-            ("second pass", 7, True),
+            ("second pass", 11, True),
             ("judge", 7, True),
         ]
         assert str(before[-1]).startswith("judge, chat:judge: at most 7 calls to make")
@@ -459,7 +466,6 @@ def test_the_bill_is_at_most_what_is_asked_and_nothing_once_all_is_there(tmp_pat
         (bill.stage.split(",")[0], bill.estimate.calls, bool(bill.at_most)) for bill in after
     ] == [
         ("inference", 0, False),
-        ("second pass", 0, False),
         ("second pass", 0, False),
         ("judge", 5, False),  # the third item is out
     ]

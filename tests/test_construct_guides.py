@@ -255,7 +255,7 @@ def test_what_cannot_be_used_is_told_with_place_and_reason_and_hides_nothing(
     (tmp_path / "f.md").write_text("---\n{broken: [\n---\n# F\n\n1. x\n")
     (tmp_path / "g.jsonl").write_text("")
     (tmp_path / "h.txt").write_text("no guide")
-    (tmp_path / "i.html").write_text("<h1>I</h1><ol><li>x</ol>" + "<a " * 300_000)
+    (tmp_path / "i.html").write_text("<h1>I</h1>" + "<li " * 300_000)
     (tmp_path / ".hidden.md").write_text("# Hidden\n\n1. x\n")
     guides, problems = read(tmp_path)
     assert [guide.title for guide in guides] == ["Good", "E", "G", "F"]
@@ -273,7 +273,7 @@ def test_what_cannot_be_used_is_told_with_place_and_reason_and_hides_nothing(
         "e.jsonl line 7: the id 'e-1' came before; left out",
         "f.md: front matter: not valid YAML",
         "g.jsonl: holds no rows",
-        "i.html: has 300,005 < and 5 >, and is no page of HTML; left out",
+        "i.html: has no steps, expected a list, numbered or not; left out",
     ]
     assert len(problems.lines) == problems.count == len(told)
     for line, begins in zip(problems.lines, told, strict=True):
@@ -291,14 +291,55 @@ def test_two_guides_never_have_items_of_the_same_id(tmp_path: Path) -> None:
     assert "the id has 201 characters" in problems.lines[1]
 
 
+def test_files_of_one_name_are_guides_of_their_own_and_one_file_is_one_guide(
+    tmp_path: Path,
+) -> None:
+    for folder in ("one/docs", "two/docs", "three"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "intro.md").write_text(f"# {folder}\n\n1. Do it.\n")
+        (tmp_path / folder / "rows.jsonl").write_text(
+            json.dumps({"title": f"{folder} row", "steps": ["x"]}) + "\n"
+        )
+
+    def found(*given: str, name: str = "") -> tuple[dict[str, str], list[str]]:
+        problems = Problems()
+        source = GuideSource(tuple(tmp_path / one for one in given), name)
+        guides = list(read_guides(source, problems))
+        return {f"{guide.source}: {guide.id}": guide.title for guide in guides}, problems.lines
+
+    files = ("one/docs/intro.md", "three/intro.md", "three/rows.jsonl")
+    assert found(*files) == (
+        {
+            "intro: docs/intro.md": "one/docs",
+            "intro: three/intro.md": "three",
+            "rows: rows-1": "three row",
+        },
+        [],
+    )
+    folders, told = found("one/docs", "two/docs", "three")
+    assert folders == {
+        "docs: one/docs/intro.md": "one/docs",
+        "docs: one/docs/rows-1": "one/docs row",
+        "docs: two/docs/intro.md": "two/docs",
+        "docs: two/docs/rows-1": "two/docs row",
+        "three: intro.md": "three",
+        "three: rows-1": "three row",
+    }
+    assert told == []
+    assert len(found("one/docs", "two/docs", "three", name="all")[0]) == 6
+    again, told = found("three", "three/intro.md")
+    assert again == {"three: intro.md": "three", "three: rows-1": "three row"}
+    assert told == ["intro.md: is given more than once; read once"]
+
+
 def test_strict_stops_at_the_first_and_counts_are_of_all(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("# A\n\n1. x\n")
     (tmp_path / "b.md").write_text("# B\n")
     counts: Counter[str] = Counter()
-    source = GuideSource((tmp_path / "a.md", tmp_path))
+    source = GuideSource((tmp_path,))
     with pytest.raises(DataError, match=r"b\.md: has no steps"):
         list(read_guides(source, Problems(strict=True), counts=counts))
-    assert counts == {"markdown": 3}
+    assert counts == {"markdown": 2}
     (tmp_path / "h.txt").write_text("x")
     with pytest.raises(ConfigError, match=r"h\.txt: expected a folder or \.md"):
         GuideSource((tmp_path / "h.txt",))

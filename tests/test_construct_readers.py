@@ -9,13 +9,15 @@ import lzma
 import random
 import tracemalloc
 from collections.abc import Callable
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from xyreward.construct import posts_xml
-from xyreward.construct.html_text import html_text
+from xyreward.construct.guide_pages import html_page
+from xyreward.construct.html_text import DEEPEST, UNCLOSED, html_text, says_something
 from xyreward.construct.posts_xml import xml_rows
 from xyreward.construct.thread_files import Problems, ReadCounts, Source, read_threads
 from xyreward.construct.threads import Post, chosen_answers
@@ -457,6 +459,11 @@ def test_licences_of_old_dumps_follow_the_date_and_only_on_their_network(tmp_pat
         ('<a href="https://x.org/">https://x.org</a>', "https://x.org"),
         ("<script>bad()</script>a<br>b", "a\nb"),
         ("a < b <unknown> c", "a < b c"),
+        ("if a <b then\n x <b&lt;y", "if a <b then x <b<y"),
+        ("<p>a <b c='d> e</p> f <!-- g", "a <b c='d> e\n\n f <!-- g"),
+        ('<a name="x">a<p><a href="http://b.c">d</a> e', "a\n\nd (http://b.c) e"),
+        ("a &#60<b", "a <<b"),
+        ("<![if IE]>a<![endif]>b", "ab"),
         ("", ""),
     ],
 )
@@ -475,3 +482,88 @@ def test_a_hostile_post_does_not_grow_to_many_times_its_size(html: str) -> None:
     text = html_text(html)
     assert len(text) < 5 * len(html)
     assert text.count("x" if "x" in html else "b") == (2000 if "x" in html else 800)
+
+
+@pytest.mark.parametrize(
+    ("html", "text"),
+    [
+        ("<p>a<![x[b]]>c", "ac"),
+        ("<p>a<![CDATA[b]]>c", "ac"),
+        (f"a&#{'9' * 5000};b", "a\ufffdb"),
+        (f"<a title='&#{'9' * 5000};'>b</a>", "b"),
+        ("a<![", "a<!["),
+    ],
+)
+def test_what_the_tokenizer_raises_errors_at_is_read_too(html: str, text: str) -> None:
+    assert html_text(html) == text
+
+
+ENDLESS = ("<a ", "<a", "<a b='", '<a b=">" ', "<!--x>", "<![if >", "<!--", "</", "<?", "<x y=z ")
+
+
+@pytest.mark.parametrize("piece", ENDLESS)
+@pytest.mark.parametrize("read", [html_text, html_page])
+def test_the_end_of_a_tag_that_has_none_is_not_looked_for_again_and_again(
+    read: Callable[[str], object], piece: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = 0
+    for name in (
+        "parse_starttag",
+        "parse_comment",
+        "parse_marked_section",
+        "parse_endtag",
+        "parse_pi",
+    ):
+        of_base = getattr(HTMLParser, name)
+
+        def counted(self: HTMLParser, i: int, *more: Any, of_base: Any = of_base) -> int:
+            nonlocal looked
+            end: int = of_base(self, i, *more)
+            looked += (len(self.rawdata) if end < 0 else end) - i
+            return end
+
+        monkeypatch.setattr(HTMLParser, name, counted)
+    html = piece * (20_000 // len(piece))
+    read(html)
+    # Without the limit up to thousands of times its length.
+    assert looked <= (UNCLOSED + 1) * len(html)
+    if read is html_text:
+        assert "".join(html_text(html).split()) == "".join(html.split())
+
+
+def test_links_that_are_left_open_are_looked_back_on_a_few_at_a_time() -> None:
+    text = html_text("<a href='http://x.y'>b" * 50 + "</a>" * 60)
+    assert text == "b" * 50 + " (http://x.y)" * DEEPEST
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        *(
+            "",
+            " \n",
+            "<p></p>",
+            "<p>&nbsp;</p>\n",
+            "<ul><li></li></ul>",
+            "<pre><code>\n</code></pre>",
+        ),
+        *(
+            "<blockquote></blockquote>",
+            "<!-- a -->",
+            "<script>x</script>",
+            "\u200b",
+            "&#8203;",
+            "\u3164",
+        ),
+        '<a title="a>b" href=http://x.y></a>',
+    ],
+)
+def test_markup_and_blanks_say_nothing(html: str) -> None:
+    assert not says_something(html)
+    assert not says_something(f"{html}<div>{html}</div>")
+    assert says_something(f"{html}?")
+
+
+@pytest.mark.parametrize("html", ["<img src=x>", "?", "<p>!", "&#65;", "1 < 2", "<", "\U0001f600"])
+def test_a_sign_or_a_picture_says_something(html: str) -> None:
+    assert says_something(html)

@@ -2,6 +2,7 @@
 
 import html
 import json
+import os
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -454,6 +455,24 @@ def test_nothing_is_lost_and_what_was_not_decided_about_this_text_is_left_as_it_
     ]
 
 
+def test_a_decision_without_a_hash_is_about_the_item_as_it_is(tmp_path: Path) -> None:
+    given = items()
+    rows = [
+        {"item_id": "i0", "decision": "keep"},
+        {"item_id": "i1", "decision": "reject", "reason": "unclear"},
+        {"item_id": "i2", "decision": "edit", "edits": {"query": "Other?"}, "annotator": "Ann"},
+        {"item_id": "i3", "item_hash": "0" * 16, "decision": "keep"},
+    ]
+    path = tmp_path / "d.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = apply(given, read_decisions([path]))
+    assert done.counts == {"keep": 1, "reject": 1, "edit": 1, CHANGED: 1}
+    assert [item.query for item in done.kept] == ["query 0", "Other?"]
+    # One with a hash and one without are about the same text.
+    twice = [Decision(item_id="i0", decision="keep"), decision(given[0], "reject")]
+    assert apply(given[:1], twice).counts == {DIFFERING: 1}
+
+
 def test_an_edit_of_a_control_keeps_its_two_requests_one() -> None:
     item = items()[3]
     [edited] = apply([item], [decision(item, "edit", edits={"stated_request": "New."})]).kept
@@ -541,3 +560,32 @@ def test_the_commands_make_a_page_and_apply_and_never_overwrite(
     wrong = run("build", "apply", "items.jsonl", "d.jsonl", "--out", "other.jsonl")
     assert (wrong.status, "d.jsonl line 1: " in wrong.err) == (2, True)
     assert not Path("other.jsonl").exists()
+
+
+def test_a_start_that_is_stopped_between_its_two_files_is_gone_on_with(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_items(Path("items.jsonl"), items(3))
+    rows = [{"item_id": f"i{n}", "decision": "keep"} for n in (0, 2)]
+    Path("d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    apply_to = ("build", "apply", "items.jsonl", "d.jsonl", "--out")
+    assert run(*apply_to, "whole.jsonl").status == 1  # one has no decision
+    # What cannot be written ends it as a kill would: the second file's place beside is taken.
+    beside = Path(f".part.jsonl.{os.getpid()}.part")
+    beside.mkdir()
+    assert run(*apply_to, "part.jsonl").status != 1
+    beside.rmdir()
+    assert Path("part.left_out.jsonl").exists()
+    assert not Path("part.jsonl").exists()
+    again = run(*apply_to, "part.jsonl")
+    assert "2 items in part.jsonl, 1 in part.left_out.jsonl" in again.out
+    for name in ("", ".left_out"):
+        same = Path(f"whole{name}.jsonl").read_bytes()
+        assert Path(f"part{name}.jsonl").read_bytes() == same
+    # What another command has left there stays.
+    Path("part.jsonl").unlink()
+    Path("d.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    other = run(*apply_to, "part.jsonl")
+    assert (other.status, "part.left_out.jsonl: exists" in other.err) == (2, True)
+    assert not Path("part.jsonl").exists()

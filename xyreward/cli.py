@@ -792,13 +792,20 @@ def _weights(judge: Judge | ModelAsker) -> list[tuple[ModelAsker, float]]:
     return [(one, 1 / sum(m.votes for m in judges)) for one in judges]
 
 
-def _say_bill(judges: Sequence[ModelAsker], say: Callable[[str], object] | None = None) -> None:
+def _say_bill(
+    judges: Sequence[ModelAsker],
+    say: Callable[[str], object] | None = None,
+    *,
+    roles: Sequence[str] = (),
+) -> None:
+    """What each of them did and what it cost, a line each, and a line per run. `roles`: what each was for."""
     from xyreward.store.upkeep import bill
 
     say = say or _say
-    for one in judges:
+    for n, one in enumerate(judges):
         stats = one.stats
-        text = f"{one.name}: {stats.calls} {noun(stats.calls, 'call')}, {stats.from_store} from the store; "
+        text = f"{roles[n]}, " if roles else ""
+        text += f"{one.name}: {stats.calls} {noun(stats.calls, 'call')}, {stats.from_store} from the store; "
         text += f"US dollars: {dollars(stats.cost_usd, stats.unpriced_calls)}"
         if n := stats.lost_calls:
             text += f"; {n} {noun(n, 'call')} without a reply {noun(n, 'is', 'are')} possibly billed, at "

@@ -8,11 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import add
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from xyreward.words import counted
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from xyreward.construct.base_job import BaseJob, ConstructionT
+    from xyreward.construct.gates import GateSettings
+    from xyreward.construct.job import Begin, Bill
+    from xyreward.construct.stages import Funnel
+    from xyreward.construct.thread_files import Problems
+    from xyreward.judges import Judge
+    from xyreward.judges.asking import ModelAsker
 
 STATUSES = (
     "Exit status: 0 done; 1 done, but rows of the source or replies could not be used; 2 something given is "
@@ -109,7 +120,7 @@ def forum(
         cli._say(f"names of authors: from {beside.name}, which lies beside {source.name}")
     _build(
         job,
-        write,
+        lambda built: write(built, job, out),
         out,
         dry_run=dry_run,
         said=lambda built: [f"recall of the pre-filter: {built.recall}"],
@@ -182,7 +193,7 @@ def guides(
     check_source(out, [path.name for path in source.paths])
     with nothing_sent(dry_run):
         job.check()
-    _build(job, write, out, dry_run=dry_run)
+    _build(job, lambda built: write(built, job, out), out, dry_run=dry_run)
 
 
 def review(
@@ -213,29 +224,27 @@ def review(
 
 def apply(
     items: Annotated[Path, typer.Argument(help="The items that were reviewed.")],
-    decisions: Annotated[list[Path], typer.Argument(help="Files that the page saved.")],
+    decisions: Annotated[
+        list[Path],
+        typer.Argument(help="Files that the page saved, or JSONL of decisions made otherwise."),
+    ],
     *,
     out: Annotated[Path, typer.Option(help="JSONL of the items to write; must not exist.")],
 ) -> None:
     """Write the items that people kept, with their edits, and beside them those that they did not.
 
-    A decision holds for the text that was shown and for no other. Exit status 1 where an item has none, or
-    decisions that differ, or a decision has no item.
+    A decision holds for the text that was shown and for no other; one without item_hash for the item as it
+    is. Exit status 1 where an item has none, or decisions that differ, or a decision has no item.
     """
     from xyreward import cli
-    from xyreward.construct.job import write_items
     from xyreward.construct.review import apply as apply_decisions
-    from xyreward.construct.review import read_decisions
+    from xyreward.construct.review import read_decisions, write_reviewed
     from xyreward.loading import load_items
     from xyreward.score_file import refuse_existing
 
-    left_out = out.with_name(f"{out.stem}.left_out{out.suffix}")
-    for path in (out, left_out):
-        refuse_existing(path)
+    refuse_existing(out)
     found = apply_decisions(load_items(items), read_decisions(decisions))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_items(left_out, found.left_out)
-    write_items(out, found.kept)
+    left_out = write_reviewed(found, out)
     cli._say(f"{counted(len(found.kept), 'item')} in {out}, {len(found.left_out):,} in {left_out}")
     for what, n in sorted(found.counts.items()):
         cli._say(f"{what}: {n:,}")
@@ -282,7 +291,7 @@ GATE_OPTIONS: Mapping[str, Any] = {
 """Options of the quality gates, for every source."""
 
 
-def _say_problems(problems: Any) -> None:
+def _say_problems(problems: Problems) -> None:
     """What of the source cannot be used, as a run would say it."""
     from xyreward import cli
 
@@ -292,36 +301,40 @@ def _say_problems(problems: Any) -> None:
         cli._say(f"... and {problems.count - 5:,} more")
 
 
-def _gates(gating: Mapping[str, Any], options: Mapping[str, Any], *, dry_run: bool) -> Any:
+def _gates(
+    gating: Mapping[str, Any], options: Mapping[str, Any], *, dry_run: bool
+) -> tuple[GateSettings, Judge | None, ModelAsker | None]:
     """The gates' settings, judge and second model, with those of the options that each takes."""
     from xyreward.construct.gates import GateSettings
     from xyreward.judges import load_asker, load_judge, makes_calls, options_of
 
+    def taken(name: str) -> dict[str, Any]:
+        return {k: v for k, v in options.items() if k in options_of(name)}
+
     given = dict(gating)
-    judge, second = given.pop("judge", None), given.pop("second_model", None)
+    judge: str | None = given.pop("judge", None)
+    second: str | None = given.pop("second_model", None)
     settings = GateSettings(**given)
-    if second is not None:
-        second = load_asker(second, **{k: v for k, v in options.items() if k in options_of(second)})
-    if judge is not None:
-        its = {k: v for k, v in options.items() if k in options_of(judge)}
-        # For a bill the local judge need not be loaded, which takes seconds.
-        judge = load_judge(judge, **its) if not dry_run or makes_calls(judge, its) else None
-    return settings, judge, second
+    asker = None if second is None else load_asker(second, **taken(second))
+    # For a bill the local judge need not be loaded, which takes seconds.
+    if judge is None or (dry_run and not makes_calls(judge, taken(judge))):
+        return settings, None, asker
+    return settings, load_judge(judge, **taken(judge)), asker
 
 
 def _build(
-    job: Any,
-    write: Callable[[Any, Any, Path], None],
+    job: BaseJob[Any, Any, ConstructionT],
+    write: Callable[[ConstructionT], None],
     out: Path,
     *,
     dry_run: bool,
-    said: Callable[[Any], Sequence[str]] = lambda _: (),
+    said: Callable[[ConstructionT], Sequence[str]] = lambda _: (),
 ) -> None:
     """Run a job, write its folder and say what came of it; or say what it would take.
 
     Args:
-        job: a ForumJob or GuideJob that was checked.
-        write: of its module.
+        job: was checked.
+        write: writes the folder.
         out: the folder.
         dry_run: send and write nothing.
         said: further lines on what was built.
@@ -339,13 +352,14 @@ def _build(
     with cli._sending():
         with _bar(job.gates.asked) as begin:
             built = job.run(begin)
-        _written(write, built, job, out)
+        _written(lambda: write(built), out)
     cli._say(built.funnel.to_markdown())
     for line in said(built):
         cli._say(line)
     _say_problems(built.problems)
     cli._say(f"{counted(len(built.items), 'item')} in {out / 'items.jsonl'}, described in card.md")
-    cli._say_bill(job.gates.models)
+    billed = job.gates.billed
+    cli._say_bill([one for _, one in billed], roles=[role for role, _ in billed])
     if built.problems.count:
         unusable = counted(built.problems.count, "row or file", "rows and files")
         cli._say(f"{unusable} of the source could not be used; card.md has them")
@@ -364,12 +378,12 @@ def _check_folder(out: Path) -> None:
         raise ConfigError(f"--out {out}: {above} cannot be written to")
 
 
-def _written(write: Callable[[Any, Any, Path], None], built: Any, job: Any, out: Path) -> None:
+def _written(write: Callable[[], None], out: Path) -> None:
     """Write the folder; what goes wrong comes after the calls, and says that they are kept."""
     from xyreward.errors import StoreError
 
     try:
-        write(built, job, out)
+        write()
     except OSError as error:
         raise StoreError(
             f"{out}: cannot be written ({error.strerror or error}). What was paid for is in the store; the "
@@ -386,7 +400,7 @@ def _billed(out: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, "run": f"build {out.resolve()}"}
 
 
-def _say_failed(funnel: Any) -> int:
+def _say_failed(funnel: Funnel) -> int:
     from xyreward import cli
 
     failed = sum(sum(step.failed.values()) for step in funnel.steps)
@@ -398,25 +412,32 @@ def _say_failed(funnel: Any) -> int:
     return failed
 
 
-def _say_bills(bills: Sequence[Any]) -> None:
+def _say_bills(bills: Sequence[Bill]) -> None:
     from xyreward import cli
+    from xyreward.construct.stages import TRIES
 
     for bill in bills:
         cli._say(str(bill))
     if len(bills) > 1:
         bounded = "at most " * any(bill.at_most for bill in bills)
         cli._say(f"in all: {bounded}{reduce(add, (bill.estimate for bill in bills))}")
+    if any(bill.estimate.calls for bill in bills):
+        # Each of the tries has a second asking, that says what was wrong.
+        cli._say(
+            f"A reply that cannot be used is asked for again, up to {2 * TRIES - 1} times, which is not in "
+            "these figures; --budget-usd is a limit to that, too."
+        )
     cli._say(f"{'' if bills else 'Nothing to ask. '}Nothing was sent or written.")
 
 
 class _bar:  # noqa: N801  # a context manager
     """A bar for one stage after the other: each begins when it is known how much is asked."""
 
-    def __init__(self, models: Sequence[Any]) -> None:
+    def __init__(self, models: Sequence[Judge | ModelAsker]) -> None:
         self._models = models
-        self._open: Any = None
+        self._open: AbstractContextManager[Callable[[int], object]] | None = None
 
-    def __enter__(self) -> Callable[[int], Callable[[], object] | None]:
+    def __enter__(self) -> Begin:
         return self._begin
 
     def _begin(self, total: int) -> Callable[[], object] | None:

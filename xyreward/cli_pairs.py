@@ -28,7 +28,10 @@ def pairs(
         Path | None, typer.Option(help="YAML file with any of the keys below. [default: none]")
     ] = None,
     items: Annotated[
-        str | None, typer.Option(help="mini, a file or folder, or a hub name. [default: mini]")
+        list[str] | None,
+        typer.Option(
+            help="mini, a file or folder, or a hub name; may be repeated. [default: mini]"
+        ),
     ] = None,
     split: Annotated[str | None, typer.Option(help="train, dev or test. [default: train]")] = None,
     splits_lock: Annotated[
@@ -108,7 +111,7 @@ def pairs(
         return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
     given: dict[str, Any] = {
-        "items": None if items is None else [{"source": items}],
+        "items": [{"source": source} for source in items] if items else None,
         "split": split,
         "splits_lock": splits_lock,
         "sources": listed(sources),

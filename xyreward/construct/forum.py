@@ -74,6 +74,15 @@ class Notes:
     """Of the misconception."""
 
 
+def without_blanks(thread: Thread) -> Thread:
+    """The thread without answers in which a reader sees nothing: no model is asked about those."""
+    answers = tuple(post for post in thread.answers if post.says_something)
+    if len(answers) == len(thread.answers):
+        return thread
+    accepted = thread.accepted if any(post.id == thread.accepted for post in answers) else None
+    return thread._replace(answers=answers, accepted=accepted)
+
+
 def usable(thread: Thread) -> str | None:
     """Why a thread cannot be asked about; None where it can."""
     if not thread.answers:
@@ -285,7 +294,6 @@ def to_item(notes: Notes, provenance: Sequence[Provenance], *, domain: str = "")
     answers, evidence (which answer, which words), and provenance.
     """
     thread = notes.thread
-    answers = [post for post in thread.answers if post.text.strip()]
 
     def told(solutions: Sequence[Solution]) -> list[dict[str, str]]:
         return [
@@ -315,13 +323,13 @@ def to_item(notes: Notes, provenance: Sequence[Provenance], *, domain: str = "")
                     author=post.author or (f"user {post.author_id}" if post.author_id else None),
                     licence=post.licence or None,
                 )
-                for post in answers
+                for post in thread.answers
             ),
             "group": f"{thread.source}-{thread.id}",
             "meta": {
                 "thread": thread.id,
                 "tags": list(thread.tags),
-                "meant_as": [_meant_as(notes, post.id) for post in answers],
+                "meant_as": [_meant_as(notes, post.id) for post in thread.answers],
                 "attribution": {
                     "question": attribution(thread.question),
                     "answers": [attribution(post) for post in thread.answers],

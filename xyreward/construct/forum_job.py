@@ -16,17 +16,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from xyreward.construct.authors import with_authors
+from xyreward.construct.base_job import BaseJob
 from xyreward.construct.card import card
 from xyreward.construct.forum import (
     Notes,
     extract_version,
     extraction,
-    named_answers,
     readable,
     to_item,
     usable,
+    without_blanks,
 )
-from xyreward.construct.gates import GateFigures, Gates, GateSettings
+from xyreward.construct.gates import GateFigures, GateSettings
 from xyreward.construct.job import (
     Begin,
     Bill,
@@ -42,8 +43,6 @@ from xyreward.construct.thread_files import Problems, ReadCounts, Source, read_t
 from xyreward.construct.threads import Thread
 from xyreward.errors import ConfigError
 from xyreward.items import Item, Reference
-from xyreward.judges import Judge
-from xyreward.judges.asking import ModelAsker
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +61,11 @@ class ForumSettings:
     strict: bool = False
     """Stop at the first row that cannot be used."""
     gates: GateSettings = field(default_factory=GateSettings)
+
+    @property
+    def seed(self) -> int:
+        """Of all draws: the pre-filter's."""
+        return self.prefilter.seed
 
     def __post_init__(self) -> None:
         check_controls(self.controls)
@@ -87,62 +91,11 @@ class _Candidate:
     how: str
 
 
-class ForumJob:
-    """Settings that were checked; nothing is read or sent before `run` or `estimate`."""
-
-    def __init__(
-        self,
-        source: Source,
-        asker: ModelAsker,
-        settings: ForumSettings,
-        *,
-        judge: Judge | None = None,
-        second: ModelAsker | None = None,
-    ) -> None:
-        """Set up.
-
-        Args:
-            source: the file.
-            asker: reads the threads.
-            settings: what is built.
-            judge: see `Gates`, as for `second`.
-            second: labels a second time.
-
-        Raises:
-            ConfigError: no such share of controls.
-            JudgeError: the judge gives no labels.
-        """
-        self.source = source
-        self.asker = asker
-        self.settings = settings
-        self.gates = Gates(
-            settings.gates,
-            asker,
-            judge=judge,
-            second=second,
-            controls=settings.controls,
-            seed=settings.prefilter.seed,
-        )
-
-    def check(self) -> None:
-        """Find what would stop a model that is asked, without a call.
-
-        Raises:
-            JudgeError, StoreError: something is missing; says what to do.
-        """
-        self.asker.check_ready()
-        self.gates.check()
+class ForumJob(BaseJob[Source, ForumSettings, Built]):
+    """Items of a forum's threads."""
 
     def estimate(self, problems: Problems | None = None) -> tuple[Funnel, list[Bill]]:
-        """What models would be asked, and what that would take. Reads the source, sends nothing.
-
-        Args:
-            problems: told what of the source cannot be used.
-
-        Raises:
-            DataError: `strict`, and a row that cannot be used.
-            StoreError: the store cannot be used.
-        """
+        """See `BaseJob`."""
         funnel, total = Funnel(), None
         with tempfile.TemporaryFile() as file:
             spool: Spool[_Candidate] = Spool(file)
@@ -167,16 +120,7 @@ class ForumJob:
         return funnel, [Bill("extraction", total), *self.gates.estimate(items, at_most=at_most)]
 
     def run(self, begin: Begin = lambda _: None) -> Built:
-        """Read, ask and filter.
-
-        Args:
-            begin: told how many questions follow, says what to call after each.
-
-        Raises:
-            DataError: `strict`, and a row that cannot be used.
-            JudgeError: the budget is spent, or no call can succeed. What was paid for is in the store.
-            StoreError: the store cannot be used.
-        """
+        """See `BaseJob`."""
         funnel, counts = Funnel(), ReadCounts()
         problems = Problems(self.settings.strict)
         with tempfile.TemporaryFile() as file:
@@ -225,7 +169,10 @@ class ForumJob:
         offsets: list[tuple[float, int, str]] = []
 
         def usable_threads() -> Iterator[Thread]:
-            for thread in read_threads(self.source, problems, counts=counts):
+            for read in read_threads(self.source, problems, counts=counts):
+                thread = without_blanks(read)
+                if blank := len(read.answers) - len(thread.answers):
+                    counts.rows["blank answer"] += blank
                 if why := usable(thread):
                     unusable[why] += 1
                 else:
@@ -243,14 +190,7 @@ class ForumJob:
         usable_ones = sum(sent.values()) + sum(unseen.values())
         funnel.counted("usable threads", {"": usable_ones}, unusable)
         funnel.counted("pre-filter", sent, unseen)
-        limit = self.settings.max_threads
-        if limit is None:
-            return [at for _, at, _ in offsets]
-        within = sorted(offsets)[:limit]
-        ways = Counter(how for _, _, how in within)
-        beyond = Counter({"beyond max_threads": len(offsets) - len(within)})
-        funnel.counted("limit", ways, +beyond)
-        return sorted(at for _, at, _ in within)
+        return self._within(offsets, self.settings.max_threads, funnel, "beyond max_threads")
 
     def _recall(
         self, funnel: Funnel, asked: Sequence[tuple[str, Kept[Notes] | Dropped | Failed]]
@@ -276,9 +216,7 @@ class ForumJob:
 
 def _stand_in(thread: Thread) -> Item:
     """An item such as might be made of a thread, with all of its answers to judge: for a bill."""
-    names = named_answers(thread)
     words = "word " * 25
-    posts = [post for post in names.values() if post.text.strip()]
     return Item(
         id=f"{thread.source}-{thread.id}",
         query=thread.query,
@@ -287,7 +225,7 @@ def _stand_in(thread: Thread) -> Item:
         misconception=f"misconception {words}",
         stated_solutions=(words,),
         intended_solutions=(words,),
-        references=tuple(Reference(text=post.text, kind="goal_focused") for post in posts),
+        references=tuple(Reference(text=post.text, kind="goal_focused") for post in thread.answers),
     )
 
 

@@ -209,10 +209,16 @@ class Gates:
         return list({id(one): one for one in found}.values())
 
     @property
-    def models(self) -> list[ModelAsker]:
-        """Whose bills there are, each once, the asker first."""
+    def billed(self) -> list[tuple[str, ModelAsker]]:
+        """Whose bills there are, each once, with what they do: `model`, `second model`, `judge`.
+
+        Names alone would not tell them apart: one model may read the source and judge, too.
+        """
         judges = [] if self.judge is None else model_judges(self.judge)
-        return list({id(one): one for one in (self.asker, self.second, *judges)}.values())
+        found = [("model", self.asker), ("second model", self.second)]
+        found += (("judge", one) for one in judges)
+        # Backwards, so that the first of an object's roles is the one that stays.
+        return list({id(one): (role, one) for role, one in reversed(found)}.values())[::-1]
 
     # ------------------------------------------------------------ running
 
@@ -452,24 +458,23 @@ class Gates:
             rows = _kept(self._few_controls(rows))
 
         def bill(
-            gate: str,
-            found: Sequence[tuple[ModelAsker, Estimate]],
+            found: Sequence[tuple[str, ModelAsker, Estimate]],
             run: Callable[[Sequence[Row], GateFigures, Begin], list[Outcome]],
         ) -> None:
             nonlocal rows, at_most
             bills.extend(
-                Bill(f"{gate}, {whom.name_without_url}", one, at_most) for whom, one in found
+                Bill(f"{what}, {whom.name_without_url}", one, at_most) for what, whom, one in found
             )
-            if not at_most and any(one.calls for _, one in found):
+            if not at_most and any(one.calls for *_, one in found):
                 at_most = f"as if all {len(rows):,} items at the gate before passed it"
             if not at_most:  # all replies are there
                 rows = _kept(run(rows, GateFigures(), lambda _: None))
 
         if self.settings.inferences:
-            bill("inference", self._inference_bills(_xy(rows)), self._inference)
+            bill(self._inference_bills(_xy(rows)), self._inference)
         if self.settings.second_pass:
             drawn = [row.value for row in rows if self._drawn(row.value)]
-            bill("second pass", self._second_bills(drawn), self._second_pass)
+            bill(self._second_bills(drawn), self._second_pass)
         estimate = getattr(self.judge, "estimate", None)
         if estimate is not None:
             assert self.judge is not None
@@ -479,7 +484,7 @@ class Gates:
                 bills.append(Bill(f"judge, {_name(self.judge)}", found, at_most))
         return bills
 
-    def _inference_bills(self, items: Sequence[Item]) -> list[tuple[ModelAsker, Estimate]]:
+    def _inference_bills(self, items: Sequence[Item]) -> list[tuple[str, ModelAsker, Estimate]]:
         often = [(item, n) for item in items for n in range(self.settings.inferences)]
         rows, numbers = [item for item, _ in often], [n for _, n in often]
         bill = inference().estimate(rows, self.asker, number=numbers)
@@ -488,9 +493,9 @@ class Gates:
             Compared(item.query_text, _known(goal, f"{n} {UNWRITTEN}"), item.intended_request)
             for (item, n), goal in zip(often, goals, strict=True)
         ]
-        return [(self.asker, bill + same_goal().estimate(pairs, self.asker))]
+        return [("inference", self.asker, bill + same_goal().estimate(pairs, self.asker))]
 
-    def _second_bills(self, items: Sequence[Item]) -> list[tuple[ModelAsker, Estimate]]:
+    def _second_bills(self, items: Sequence[Item]) -> list[tuple[str, ModelAsker, Estimate]]:
         found = labelling().estimate(items, self.second)
         labels = labelling().known(items, self.second)
         pairs = [
@@ -498,7 +503,13 @@ class Gates:
             for item, label in zip(items, labels, strict=True)
             for pair in _requests(item, _known(label, _unwritten(item))).values()
         ]
-        return [(self.second, found), (self.asker, same_goal().estimate(pairs, self.asker))]
+        compared = same_goal().estimate(pairs, self.asker)
+        if self.second is self.asker:
+            return [("second pass", self.asker, found + compared)]
+        return [
+            ("second pass, labels", self.second, found),
+            ("second pass, comparisons", self.asker, compared),
+        ]
 
 
 UNWRITTEN = "word " * 25

@@ -18,8 +18,9 @@ from operator import add
 from pathlib import Path
 from typing import TypeVar
 
+from xyreward.construct.base_job import BaseJob
 from xyreward.construct.card import card
-from xyreward.construct.gates import GateFigures, Gates, GateSettings
+from xyreward.construct.gates import GateFigures, GateSettings
 from xyreward.construct.guide import (
     Draft,
     Task,
@@ -47,8 +48,7 @@ from xyreward.construct.stages import Dropped, Failed, Funnel, Kept, Provenance,
 from xyreward.construct.thread_files import Problems
 from xyreward.errors import ConfigError
 from xyreward.items import Item, ItemKind
-from xyreward.judges import Judge
-from xyreward.judges.asking import Estimate, ModelAsker
+from xyreward.judges.asking import Estimate
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -97,63 +97,14 @@ class GuidesBuilt:
     """Files and rows that were there, by kind."""
 
 
-class GuideJob:
-    """Settings that were checked; nothing is read or sent before `run` or `estimate`."""
-
-    def __init__(
-        self,
-        source: GuideSource,
-        asker: ModelAsker,
-        settings: GuideSettings,
-        *,
-        judge: Judge | None = None,
-        second: ModelAsker | None = None,
-    ) -> None:
-        """Set up.
-
-        Args:
-            source: the guides.
-            asker: writes, refines and checks.
-            settings: what is built.
-            judge: see `Gates`, as for `second`.
-            second: labels a second time.
-
-        Raises:
-            JudgeError: the judge gives no labels.
-        """
-        self.source = source
-        self.asker = asker
-        self.settings = settings
-        self.gates = Gates(
-            settings.gates,
-            asker,
-            judge=judge,
-            second=second,
-            controls=settings.controls,
-            seed=settings.seed,
-        )
-
-    def check(self) -> None:
-        """Find what would stop a model that is asked, without a call.
-
-        Raises:
-            JudgeError, StoreError: something is missing; says what to do.
-        """
-        self.asker.check_ready()
-        self.gates.check()
+class GuideJob(BaseJob[GuideSource, GuideSettings, GuidesBuilt]):
+    """Items of how-to guides."""
 
     def estimate(self, problems: Problems | None = None) -> tuple[Funnel, list[Bill]]:
-        """What the model would be asked, stage by stage, and what that would take. Sends nothing.
+        """See `BaseJob`.
 
         What the store has is followed; for guides whose questions are not written yet, later stages are
         taken at their most: all questions that are asked for, none dropped.
-
-        Args:
-            problems: told what of the source cannot be used.
-
-        Raises:
-            DataError: `strict`, and a guide that cannot be used.
-            StoreError: the store cannot be used.
         """
         funnel = Funnel()
         bills: dict[str, list[Estimate]] = {"writing": [], "refining": [], "literal answer": []}
@@ -217,16 +168,7 @@ class GuideJob:
         return funnel, [*own, *gates] if own else []
 
     def run(self, begin: Begin = lambda _: None) -> GuidesBuilt:
-        """Read, ask and filter.
-
-        Args:
-            begin: called before each stage.
-
-        Raises:
-            DataError: `strict`, and a guide that cannot be used.
-            JudgeError: the budget is spent, or no call can succeed. What was paid for is in the store.
-            StoreError: the store cannot be used.
-        """
+        """See `BaseJob`."""
         funnel, problems = Funnel(), Problems(self.settings.strict)
         counts: Counter[str] = Counter()
         drafts = self._drafts(funnel, problems, counts, begin)
@@ -281,20 +223,15 @@ class GuideJob:
     ) -> list[int]:
         """Write what is to be asked about into a file; where each begins in it."""
         unusable: Counter[str] = Counter()
-        offsets: list[tuple[float, int]] = []
+        offsets: list[tuple[float, int, str]] = []
         for guide in read_guides(self.source, problems, counts=counts):
             if why := usable(guide):
                 unusable[why] += 1
                 continue
             lot = draw(f"limit {self.settings.seed} {guide.source} {guide.id}")
-            offsets.append((lot, spool.put(self._task(readable(guide)))))
+            offsets.append((lot, spool.put(self._task(readable(guide))), ""))
         funnel.counted("usable guides", {"": len(offsets)}, unusable)
-        limit = self.settings.max_guides
-        if limit is not None:
-            beyond = Counter({"beyond max_guides": max(len(offsets) - limit, 0)})
-            offsets = sorted(offsets)[:limit]
-            funnel.counted("limit", {"": len(offsets)}, +beyond)
-        return sorted(at for _, at in offsets)
+        return self._within(offsets, self.settings.max_guides, funnel, "beyond max_guides")
 
     def _task(self, guide: Guide) -> Task:
         """So many controls that their share is there if all comes through, as many guides as it takes."""

@@ -15,12 +15,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from html.parser import HTMLParser
 from typing import Any, Literal
 
 from markdown_it import MarkdownIt
 
-from xyreward.construct.html_text import html_text
+from xyreward.construct.html_text import Tokenizer, html_text
 from xyreward.strict_json import parse_json
 
 Zone = Literal["", "warning", "tip", "needs", "apart"]
@@ -89,10 +88,9 @@ def markdown_page(text: str) -> Page:
 def html_page(text: str) -> Page:
     """A page, or a part of one. schema.org's HowTo is preferred to lists, where the page has one."""
     reader = _Reader()
-    reader.feed(text)
-    reader.close()
+    reader.read(text)
     reader.end()
-    page = _page(reader.blocks, reader.title)
+    page = _page(reader.blocks, "".join(reader.title))
     facts = {k: v for k, v in reader.facts.items() if v}
     for document in reader.documents:
         found = _how_to(document)
@@ -197,13 +195,13 @@ _WHOLE = frozenset(["article", "body", "html", "main"])
 """Whose classes are about more than one remark."""
 
 
-class _Reader(HTMLParser):
+class _Reader(Tokenizer):
     """Blocks in order. What a list's entry holds, lists included, is one block."""
 
     def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
+        super().__init__()
         self.blocks: list[_Block] = []
-        self.title = ""
+        self.title: list[str] = []
         self.facts: dict[str, str] = {"author": "", "licence": "", "link": ""}
         self.documents: list[Any] = []
         self._raw: list[str] = []
@@ -307,7 +305,7 @@ class _Reader(HTMLParser):
         if self._script is not None:
             self._script.append(data)
         elif self._in_title:
-            self.title += data
+            self.title.append(data)
         elif not self._hidden:
             self._raw.append(html.escape(data, quote=False))
 

@@ -7,8 +7,9 @@ Not here: what a page of Markdown or HTML says (`guide_pages.py`), what becomes 
 
 from __future__ import annotations
 
+import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,8 +39,6 @@ KINDS: Mapping[str, str] = {
 """End of a file's name -> how it is read."""
 LARGEST_FILE = 20 << 20
 """Bytes of a file that is one guide; larger ones hold something else."""
-UNCLOSED = 100
-"""So many `<` without a `>` a page of HTML may have, beside as many as it has `>`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,8 @@ class Guide:
     """A how-to article, and what its licence wants to be told beside it."""
 
     id: str
-    """Within its source: the file's path below the folder that was given, or a row's id or number."""
+    """Within its source: the file's path below the folder that was given, or a row's id, or its file's path
+    and its number."""
     title: str
     sections: tuple[Section, ...]
     """In order; the first has no title where it comes before all headings."""
@@ -123,15 +123,41 @@ class GuideSource:
         """Each file with its place below what was given, and the name of its source.
 
         Folders are walked in the order of the names, whatever the system's; hidden files and folders, links
-        to folders, and files that are no guides are passed over.
+        to folders, and files that are no guides are passed over. Where several files would have one place,
+        as those of one name that are given from two folders, it begins with as many of the folders above as
+        tell them apart.
         """
+        found: list[tuple[Path, str, str]] = []
         for given in self.paths:
             name = self.name or (given.resolve().name if given.is_dir() else given.stem)
             if not given.is_dir():
-                yield given, given.name, name
+                found.append((given, given.name, name))
                 continue
-            for path in _walk(given):
-                yield path, path.relative_to(given).as_posix(), name
+            found += ((path, path.relative_to(given).as_posix(), name) for path in _walk(given))
+        alike: dict[tuple[str, str], list[Path]] = defaultdict(list)
+        for path, place, name in found:
+            alike[name, place].append(_absolute(path))
+        for path, place, name in found:
+            yield path, _told_apart(_absolute(path), place, alike[name, place]), name
+
+
+def _absolute(path: Path) -> Path:
+    """The path from the root, without `..`, and by the names that it was given with: links stay."""
+    return Path(os.path.abspath(path))  # noqa: PTH100  # Path.resolve() follows links
+
+
+def _told_apart(path: Path, place: str, alike: Sequence[Path]) -> str:
+    """The file's place, with folders above it where other files have the same one.
+
+    Args:
+        path: of the file, absolute.
+        place: below what was given.
+        alike: all files with that place, absolute, itself included.
+    """
+    for above in range(place.count("/") + 1, len(path.parts) + 1):
+        if all(other == path or other.parts[-above:] != path.parts[-above:] for other in alike):
+            return place if above == place.count("/") + 1 else "/".join(path.parts[-above:])
+    return place
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -152,7 +178,7 @@ def read_guides(
     Args:
         source: files and folders.
         problems: gets what cannot be used: files that are not UTF-8, lines that are no JSON, guides
-            without a title or steps, an id that came before.
+            without a title or steps, an id that came before, a file that is given twice.
         counts: gets how many files or rows there were, by kind.
 
     Raises:
@@ -161,7 +187,12 @@ def read_guides(
     """
     counts = Counter() if counts is None else counts
     seen: set[str] = set()
+    files: set[Path] = set()
     for path, place, name in source.files():
+        if path.resolve() in files:
+            problems.tell(f"{place}: is given more than once; read once")
+            continue
+        files.add(path.resolve())
         kind = KINDS[path.suffix.lower()]
         rows = _rows(path, place, problems, counts)
         found = rows if kind in ("jsonl", "parquet") else _page(path, place, kind, problems, counts)
@@ -208,13 +239,6 @@ def _page(
         return
     if not text.strip():
         problems.tell(f"{place}: is empty; left out")
-        return
-    opened, closed = text.count("<"), text.count(">")
-    if kind == "html" and opened > 2 * closed + UNCLOSED:
-        # The parser looks for the end of each tag to the end of the file: hours for a megabyte of "<a".
-        problems.tell(
-            f"{place}: has {opened:,} < and {closed:,} >, and is no page of HTML; left out"
-        )
         return
     told: dict[str, Any] = {}
     if kind == "markdown" and (match := _FRONT.match(text)):
@@ -299,7 +323,7 @@ def _rows(
         fields = known_fields(row, _COLUMNS)
         if "headline" in fields and fields.keys() & {"steps", "sections"}:
             fields.setdefault("title", fields.pop("headline"))  # as newspapers have it
-        guide = _row_guide(fields, f"{path.stem}-{number}")
+        guide = _row_guide(fields, f"{place.removesuffix(path.suffix)}-{number}")
         where = f"{place} {'line' if kind == 'jsonl' else 'row'} {number}"
         if "headline" not in fields or "id" in fields:
             yield from _joined(held)

@@ -1,13 +1,17 @@
 """The HTML of a post as text: what a reader sees, with Markdown for code, lists, links and quotes.
 
-By the standard library's tokenizer, which never refuses a text. Packages that do more (markdownify,
-html2text) bring a tree builder or the GPL for the dozen tags that posts have.
+By the standard library's tokenizer. Packages that do more (markdownify, html2text) bring a tree builder or
+the GPL for the dozen tags that posts have.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
+from collections.abc import Callable
 from html.parser import HTMLParser
+
+from xyreward.words import is_empty
 
 _BLOCKS = frozenset(
     {
@@ -31,28 +35,88 @@ _BLOCKS = frozenset(
 _HIDDEN = frozenset({"script", "style", "template", "head"})
 DEEPEST = 8
 """Lists, or quotes, inside each other; deeper ones stand on that level. Each level indents, so that a hostile
-post would grow to hundreds of times its size."""
+post would grow to hundreds of times its size. Of links so many may be open: each looks back on its words."""
+UNCLOSED = 100
+"""Of so many tags and comments without an end it is looked for to the end of the text; then all are text."""
 _SPACES = re.compile(r"[ \t\n\r\f]+")
-_MARK = re.compile(r" *(?:-|\d+\.) ")
+_MARK = re.compile(r" {0,16}(?:-|\d{1,9}\.) ")
+_ENDLESS_NUMBER = re.compile(r"&#[0-9]{600,};?")
+"""No character has it, and Python refuses to read it as a number."""
+_FIRST_WORD = re.compile(
+    r"""(?:<(?!script|style|template|head)[a-z/](?:[^<>"']|"[^"]*"|'[^']*')*+>|[^\w<&])*+\w""",
+    re.IGNORECASE,
+)
 
 
 def html_text(html: str) -> str:
     """The text of a fragment of HTML. Never raises; tags that nobody knows are left out."""
     reader = _Reader()
-    reader.feed(html)
-    reader.close()
+    reader.read(html)
     return "".join(reader.parts).strip()
 
 
-class _Reader(HTMLParser):
+def says_something(html: str) -> bool:
+    """Whether a reader sees a letter, a sign or a picture, and not only blanks and markup."""
+    # Of nearly all posts the first words say so, and a dump has millions.
+    if (match := _FIRST_WORD.match(html)) and not is_empty(match[0][-1]):
+        return True
+    reader = _Reader()
+    reader.read(html)
+    return reader.says_something
+
+
+class Tokenizer(HTMLParser):
+    """The standard library's, which never refuses a text here, and takes time in proportion to its length.
+
+    Left alone it looks for the end of each open tag and comment to the end of the text, seconds for a post
+    of `<a <a <a`, and raises an error at `<![x[` and at `&#` with thousands of digits.
+    """
+
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
+        self._unclosed = 0
+
+    def read(self, html: str) -> None:
+        """Take all of a text apart."""
+        html = _ENDLESS_NUMBER.sub("\ufffd", html)
+        end = html.rfind(">") + 1  # nothing that begins behind it has an end
+        self.feed(html[:end] + html[end:].replace("<", "&lt;"))
+        self.close()
+
+    def parse_starttag(self, i: int) -> int:
+        """As the base class, of which these are the parts that may look far ahead."""
+        return self._parsed(super().parse_starttag, i)
+
+    def parse_comment(self, i: int, report: bool = True) -> int:
+        """As the base class."""
+        return self._parsed(lambda at: super(Tokenizer, self).parse_comment(at, report), i)
+
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        """As the base class; what is none is a comment, as in browsers."""
+        try:
+            return self._parsed(
+                lambda at: super(Tokenizer, self).parse_marked_section(at, report), i
+            )
+        except AssertionError:
+            return self.parse_bogus_comment(i)
+
+    def _parsed(self, parse: Callable[[int], int], i: int) -> int:
+        """Where what begins at `i` ends; -1, which makes it text, where it does not or was not looked for."""
+        end = -1 if self._unclosed >= UNCLOSED else parse(i)
+        self._unclosed += end < 0
+        return end
+
+
+class _Reader(Tokenizer):
+    def __init__(self) -> None:
+        super().__init__()
         self.parts: list[str] = []
+        self.says_something = False
         self._pre = 0
         self._hidden = 0
         self._lists: list[int | None] = []
         """Of each open list the number of its next entry, None for a list of bullets."""
-        self._links: list[tuple[str, int]] = []
+        self._links: deque[tuple[str, int]] = deque(maxlen=DEEPEST)
         self._quotes: list[int | None] = []
         """Of each open one where it begins; None below the deepest."""
 
@@ -82,6 +146,7 @@ class _Reader(HTMLParser):
         elif tag == "a":
             self._links.append((dict(attrs).get("href") or "", len(self.parts)))
         elif tag == "img":
+            self.says_something = True
             alt = (dict(attrs).get("alt") or "").strip()
             self.parts.append(f"[image: {alt}]" if alt else "[image]")
         elif tag in _BLOCKS:
@@ -121,6 +186,7 @@ class _Reader(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self._hidden:
             return
+        self.says_something = self.says_something or not is_empty(data)
         if self._pre:
             self.parts.append(data)
             return

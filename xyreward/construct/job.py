@@ -172,21 +172,32 @@ def write_folder(
     folder.mkdir(parents=True, exist_ok=True)
     items = sorted(items, key=lambda item: (len(item.id), item.id))
     write_items(folder / "items.jsonl", items)
-    _put(folder / "funnel.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
-    _put(folder / "card.md", card(items))
+    put(folder / "funnel.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    put(folder / "card.md", card(items))
 
 
 def write_items(path: Path, items: Sequence[Item]) -> None:
     """Write items as JSONL; the file is there as a whole or not at all."""
+    put(path, items_text(items))
+
+
+def items_text(items: Sequence[Item]) -> str:
+    """Items as JSONL."""
     lines = [json.dumps(item.model_dump(mode="json"), ensure_ascii=False) for item in items]
-    _put(path, "".join(f"{line}\n" for line in lines))
+    return "".join(f"{line}\n" for line in lines)
 
 
-def _put(path: Path, text: str) -> None:
+def put(path: Path, text: str) -> None:
+    """Write a file that is there as a whole or not at all."""
     # Of this process: another one may be writing the same folder.
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        beside.write_text(text, encoding="utf-8", newline="\n", errors="backslashreplace")
+        beside.write_bytes(as_bytes(text))
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def as_bytes(text: str) -> bytes:
+    """As files have it: UTF-8, half a surrogate pair as an escape."""
+    return text.encode("utf-8", "backslashreplace")

@@ -1,5 +1,8 @@
 """People look through items: one page to keep, edit or reject by keyboard, and what they decided applied.
 
+    items -> page -> decisions -> kept items, and the others beside them
+             or a list of decisions that was made otherwise
+
 The page works offline, and the order is random. What gates and judges said of an item is not in it, so that
 nobody agrees with them by habit. `apply` changes nothing that was not decided about just this text.
 
@@ -20,9 +23,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from xyreward.construct.gates import meant_as
+from xyreward.construct.job import as_bytes, items_text, put, write_items
 from xyreward.errors import DataError
 from xyreward.items import Item, same_words, text_hash
 from xyreward.markdown import printable
+from xyreward.score_file import refuse_existing
 from xyreward.self_contained import render
 from xyreward.strict_json import parse_json
 from xyreward.words import counted, is_empty
@@ -173,8 +178,8 @@ class Decision(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     item_id: str
-    item_hash: str
-    """Of the item that was shown, see `item_hash`."""
+    item_hash: str = ""
+    """Of the item that was shown, see `item_hash`. Empty: the item is meant as it is now."""
     decision: Literal["keep", "edit", "reject"]
     reason: str = ""
     """Of a rejected item; there must be one."""
@@ -273,7 +278,7 @@ def apply(items: Sequence[Item], decisions: Sequence[Decision]) -> Reviewed:
     for item in items:
         digest = item_hash(item)
         given = of.pop(item.id, [])
-        now = [one for one in given if one.item_hash == digest]
+        now = [one for one in given if one.item_hash in (digest, "")]
         if not now:
             why = CHANGED if given else UNDECIDED
         elif len({(one.decision, tuple(sorted(one.edits.items()))) for one in now}) > 1:
@@ -292,6 +297,30 @@ def apply(items: Sequence[Item], decisions: Sequence[Decision]) -> Reviewed:
     if problems:
         raise DataError(problems)
     return Reviewed(tuple(kept), tuple(left), dict(counts), tuple(sorted(of)))
+
+
+def write_reviewed(found: Reviewed, out: Path) -> Path:
+    """Write the items that were kept and, beside them, all others; the path of the others.
+
+    The others come first, so that all is there where `out` is. What a start that was stopped in between has
+    left does not stand in the way of the same command.
+
+    Args:
+        found: what was decided.
+        out: of the kept items; is not there yet.
+
+    Raises:
+        RunFolderError: the file of the others is there, and is of something else.
+        OSError: a file cannot be written.
+    """
+    left_out = out.with_name(f"{out.stem}.left_out{out.suffix}")
+    text = items_text(found.left_out)
+    if left_out.exists() and not (left_out.is_file() and left_out.read_bytes() == as_bytes(text)):
+        refuse_existing(left_out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    put(left_out, text)
+    write_items(out, found.kept)
+    return left_out
 
 
 def _edited(item: Item, decisions: Sequence[Decision]) -> Item:

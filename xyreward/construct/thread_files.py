@@ -153,7 +153,8 @@ class ReadCounts:
     """What a source held, for the data card."""
 
     rows: Counter[str] = field(default_factory=Counter)
-    """`question`, `answer`, `other` (wiki pages, ...), `thread`; `orphan`: an answer without question."""
+    """`question`, `answer`, `other` (wiki pages, ...), `thread`; `orphan`: an answer without question; `blank
+    answer`: one of those that are looked at in which a reader sees nothing, left out."""
 
 
 def read_threads(

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from xyreward.construct.html_text import html_text
+from xyreward.construct.html_text import html_text, says_something
+from xyreward.words import is_empty
 
 HIGHEST = 3
 """So many of the highest-scored answers are looked at beside the accepted one."""
@@ -39,6 +40,11 @@ class Post(
     def text(self) -> str:
         """The body as a reader sees it: Markdown for code, lists, links and quotes."""
         return html_text(self.html) if self.is_html else self.html
+
+    @property
+    def says_something(self) -> bool:
+        """Whether a reader sees anything but blanks and markup."""
+        return says_something(self.html) if self.is_html else not is_empty(self.html)
 
 
 class Thread(NamedTuple):

@@ -15,7 +15,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -167,6 +167,8 @@ class Audit:
     warnings: tuple[str, ...]
     """What a reader should know."""
     seed: int = 0
+    unpaired: Mapping[str, int] = field(default_factory=dict)
+    """What is lacking -> items without any candidate pair, which no other count has."""
     schema: int = SCHEMA
 
     @property
@@ -176,7 +178,7 @@ class Audit:
 
     def is_of(self, pair_set: PairSet) -> bool:
         """Whether this is an audit of this set: of these pairs, and of what was left out."""
-        counts = ("candidates", "dropped", "examined", "masked", "cut")
+        counts = ("candidates", "dropped", "examined", "masked", "cut", "unpaired")
         return self.pairs_hash == pair_set.hash and all(
             getattr(self, name) == getattr(pair_set, name) for name in counts
         )
@@ -312,6 +314,7 @@ def audit_pairs(
         problems=tuple(problems),
         warnings=tuple(warnings),
         seed=seed,
+        unpaired=dict(sorted(pair_set.unpaired.items())),
     )
 
 
@@ -614,6 +617,7 @@ def _markdown(audit: Audit) -> Iterable[str]:
         "language": audit.by_language,
         "licence": audit.by_licence,
         "dropped": audit.dropped,
+        "no candidate pair (items, not pairs)": audit.unpaired,
         "masked (pieces of text, not pairs)": audit.masked,
     }
     for title, counts in groups.items():

@@ -179,6 +179,7 @@ def build_pairs(
         examples=tuple(maker.examples),
         cut=sum(pair.id in maker.cut for pair in pairs),
         examined=maker.examined,
+        unpaired=MappingProxyType(dict(sorted(maker.unpaired.items()))),
         problems=maker.guards.problems(maker.dropped, maker.examined),
         balance=balance,
         masked=MappingProxyType(dict(sorted(masked.items()))),
@@ -267,6 +268,7 @@ class _Maker:
     candidates: int = 0
     examined: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
+    unpaired: Counter[str] = field(default_factory=Counter)
     cut: set[str] = field(default_factory=set)
     """Ids of pairs with an answer that the trainer sees only the start of."""
     examples: list[LeftOut] = field(default_factory=list)
@@ -338,6 +340,7 @@ class _Maker:
 
         made: list[Pair] = []
         undecided: list[tuple[str, Judged, Judged]] = []
+        before = self.candidates
         for one, other in self.rule.proposals(item, answers):
             self.candidates += 1
             found = self.rule.decide(item, one, other)
@@ -347,6 +350,8 @@ class _Maker:
                 undecided.append((found, one, other))
             else:
                 self.drop(found, example(one, other), item.id)
+        if self.candidates == before:
+            self.unpaired[self.rule.lacking(item, answers)] += 1
         # Where an answer could be chosen, and only its margin, author or safety stands in the way, the
         # better of two worse ones is not the next best thing.
         by_margin = (

@@ -200,6 +200,8 @@ class PairSet:
     """Pairs with an answer longer than the trainer's `max_length`; 0 where that was not looked at."""
     examined: int = 0
     """Pairs that the guards looked at: those that they dropped and those that passed."""
+    unpaired: Mapping[str, int] = field(default_factory=dict)
+    """What is lacking -> how many items have no candidate pair for it; no part of `dropped`."""
     problems: tuple[str, ...] = ()
     """Guards that dropped more than their limit allows, a line each; errors of the audit."""
     masked: Mapping[str, int] = field(default_factory=dict)

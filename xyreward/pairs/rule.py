@@ -115,6 +115,14 @@ class Rule:
                 without_kind, [a for a in by_kind if a.answer.kind in (better, *worse)]
             )
 
+    def lacking(self, item: Item, answers: Sequence[Judged]) -> str:
+        """Why an item has no candidate pair at all, where `proposals` has none."""
+        if not answers:
+            return "no answer"
+        if item.kind == "control" and any(one.answer.kind == "direct" for one in answers):
+            return NEITHER_OVERCORRECTS
+        return "no two answers that could be a pair"
+
     def is_wanted(self, item: Item, answer: Judged) -> bool:
         """Whether an answer is what training should teach."""
         labels = answer.labels
