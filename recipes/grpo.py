@@ -51,6 +51,7 @@ def main() -> None:
     from trl import GRPOTrainer
 
     from xyreward.judge_guard import JudgeGuard
+    from xyreward.trl_rewards import with_all_names
 
     if start is None:
         before, policy = None, run.load_policy(trainable=True)
@@ -63,7 +64,7 @@ def main() -> None:
     guard = JudgeGuard(functions, max_failure_rate=config.reward.max_failure_rate)
     audit = grpo.audit_of(run, config, policy, functions, data)
     with recipe.building(run, policy):  # before the evaluation: a mistake shows in seconds
-        trainer = GRPOTrainer(
+        trainer = with_all_names(GRPOTrainer)(
             model=policy.model,
             args=settings,
             reward_funcs=list(functions),

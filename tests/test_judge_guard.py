@@ -96,15 +96,21 @@ from label_judge import LabelJudge
 from test_trl_rewards import settings
 from xyreward.judge_guard import JudgeGuard
 from xyreward.testing import make_item
-from xyreward.trl_rewards import prompt_rows, reward_function
+from xyreward.trl_rewards import NAMES, prompt_rows, reward_function, with_all_names
 
 tiny, folder, kind = sys.argv[2:]
 rank = os.environ["RANK"]
-judge = LabelJudge(failing=float(rank == "1"), kind=kind)
+
+class Judge(LabelJudge):  # fails always in the second process, and in the second step in both
+    def outcome(self, item, answer):
+        self.failing = float(rank == "1" or self.calls == 2)
+        return super().outcome(item, answer)
+
+judge = Judge(kind=kind)
 function = reward_function(judge, max_outage_s=0.5)
 guard = JudgeGuard([function], max_failure_rate=1.0)
 items = [make_item(id=f"item {n}", query=f"How do I do {n}?") for n in range(4)]
-trainer = GRPOTrainer(
+trainer = with_all_names(GRPOTrainer)(
     model=tiny,
     args=settings("GRPO", Path(folder), per_device_train_batch_size=4, max_steps=3, logging_steps=1),
     reward_funcs=function,
@@ -118,7 +124,8 @@ told = {
     "steps": trainer.state.global_step,
     "failed": [entry["judge/failure_rate"] for entry in log],
     "names": len({tuple(sorted(entry)) for entry in log}),
-    "labels": [entry.get("labels/has_stated_solution") for entry in log],
+    "missing": sorted(set(NAMES) - set(log[0])),
+    "labels": [entry["labels/has_stated_solution"] for entry in log],
 }
 Path(folder, f"{rank}.json").write_text(json.dumps(told))
 """
@@ -138,9 +145,12 @@ def test_processes_do_not_wait_for_ever_where_only_one_of_them_has_failures(
     assert done.returncode == 0, done.stderr[-3000:]
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     assert first["steps"] == second["steps"] == (3 if kind == "unparseable" else 1)
-    assert first["failed"] == [0.5] * first["steps"]  # the mean of 0 and 1
-    assert first["names"] == 1
-    assert None not in first["labels"]  # of the process that has verdicts
+    # The mean of 0 and 1; in the second step both fail.
+    assert first["failed"] == [0.5, 1, 0.5][: first["steps"]]
+    assert first["names"] == second["names"] == 1
+    assert first["missing"] == []
+    # Of the process that has verdicts, and none where no process has.
+    assert [label is None for label in first["labels"]] == [False, True, False][: first["steps"]]
     if kind == "unparseable":  # of single answers: no outage
         assert first["stopped"] is second["stopped"] is None
     else:

@@ -122,6 +122,19 @@ def test_it_looks_before_the_first_step_at_its_interval_and_after_the_last(polic
     assert watched.function.more == told[-1].metrics(told[0])
 
 
+def test_only_figures_that_a_look_can_have_are_logged(policy: Policy) -> None:
+    watched = audit(policy, LabelJudge())  # the training's own: no second one
+    watched.on_train_begin(ARGUMENTS, state(0), control())
+    never = {"audit/second_reward", "audit/gap"}
+    assert set(watched.function.more) == set(FIRST.metrics(FIRST)) - never
+    watched = RewardAudit(policy, ITEMS[:3], reward_function(LabelJudge(failing=1)))  # no control
+    watched.on_train_begin(ARGUMENTS, state(0), control())
+    assert set(watched.function.more) == set(FIRST.metrics(FIRST)) - never - {
+        "audit/over_correction"
+    }
+    assert math.isnan(watched.function.more["audit/reward"])  # this time
+
+
 def test_the_same_judge_is_not_a_second_one(policy: Policy) -> None:
     watched = audit(policy, LabelJudge())
     watched.on_train_begin(ARGUMENTS, state(0), control())

@@ -21,10 +21,10 @@ from xyreward.items import Item
 from xyreward.reward import Reward
 from xyreward.testing import FakeAPI, ScriptedJudge, make_item
 from xyreward.trl_rewards import (
+    NAMES,
     RewardFunction,
     blocking,
     component_functions,
-    metrics_of,
     only_if_judged,
     prompt_rows,
     reward_function,
@@ -386,8 +386,9 @@ def test_metrics_and_columns_are_logged_once_whatever_number_of_functions() -> N
     together(
         functions, ["good", "good", "lost", "\u200b"], log_metric=log_metric, log_extra=log_extra
     )
-    assert all(len(values) == 1 for values in metrics.values())
-    found = {name: value for name, (value,) in metrics.items()}
+    assert len(metrics["judge/waited_s"]) == 1
+    assert len(metrics["judge/failure_rate"]) == 4
+    found = means(metrics)
     assert found["judge/failure_rate"] == found["judge/failed/timeout"] == 0.25
     assert found["answers/empty"] == 0.25
     assert found["answers/distinct"] == 0.75
@@ -398,22 +399,65 @@ def test_metrics_and_columns_are_logged_once_whatever_number_of_functions() -> N
     assert table["focus"] == ["intended", "intended", None, "neither"]
 
 
-def test_the_same_metrics_are_logged_where_nothing_was_judged() -> None:
-    item = make_item()
+def means(*shares: dict[str, list[float]]) -> dict[str, float]:
+    """What TRL makes of the values of processes: sums and counts of all, and no name without any."""
+    names = sorted({name for share in shares for name in share})
+    values = {name: [x for share in shares for x in share.get(name, ())] for name in names}
+    return {name: math.fsum(of) / len(of) for name, of in values.items()}
 
-    def of(answers: list[str]) -> dict[str, float]:
-        function = reward_function(JUDGE, max_outage_s=0)
-        function.scorer.guarded = True
-        prompts = [item.messages] * len(answers)
-        return metrics_of(
-            asyncio.run(function.scored(prompts, answers, columns([item] * len(answers))))
+
+def logged(
+    answers: list[str], items: list[Item] | None = None, judge: Any = JUDGE
+) -> dict[str, list[float]]:
+    """All values that are logged of a batch, one step of a guarded run."""
+    found: dict[str, list[float]] = {}
+    function = (
+        judge if isinstance(judge, RewardFunction) else reward_function(judge, max_outage_s=0)
+    )
+    function.scorer.guarded = True
+    given = items or [make_item()] * len(answers)
+    prompts = [item.messages for item in given]
+    asyncio.run(
+        function(
+            prompts,
+            answers,
+            log_metric=lambda name, value: found.setdefault(name, []).append(value),
+            **columns(given),
         )
+    )
+    return found
 
-    judged, failed = of(["good", "half"]), of(["lost", "lost"])
-    assert list(judged) == list(failed)
+
+def test_the_same_metrics_are_logged_where_nothing_was_judged() -> None:
+    judged, failed, silent = map(means, map(logged, (["good", "half"], ["lost", "lost"], ["", ""])))
+    assert list(judged) == list(failed) == list(silent) == sorted(NAMES)
     assert math.isnan(failed["labels/focus_intended"])
+    assert math.isnan(silent["judge/from_store"])  # none was needed
+    assert silent["labels/focus_neither"] == 1
     assert failed["groups/equal_rewards"] == 1
     assert judged["groups/equal_rewards"] == 0
+
+
+def test_processes_log_together_what_one_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each value counts once, wherever it is: not each process once, whatever it has."""
+    items = [make_item(id=f"item {n}", query=f"How do I do {n}?") for n in range(2)]
+    lost = JudgeFailure("timeout", "no reply in 300 s", cost_usd=0.25)
+    judge = ScriptedJudge({(None, "good"): GOOD, (None, "half"): HALF, (None, "lost"): lost})
+    answers = ["good", "lost", "lost", "", "good", "half", "half", "half"]
+    alone = means(logged(answers, [items[0]] * 4 + [items[1]] * 4, judge))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    shares = [logged(answers[4 * n : 4 * n + 4], [items[n]] * 4, judge) for n in range(2)]
+    of_one_process = {"judge/waited_s", "judge/latency_p50_s", "judge/latency_p95_s"}
+    together = means(*shares)
+    assert list(together) == list(alone)
+    for name in set(alone) - of_one_process:
+        assert together[name] == pytest.approx(alone[name]), name
+    assert together["labels/focus_intended"] == 2 / 6
+    assert together["judge/cost_usd"] == 0.25  # and not the mean of two processes
+    # One that has no verdict says nothing of labels, so that it does not hide the others'.
+    nothing = logged(["lost", "lost"], judge=judge)
+    assert not any(name.startswith("labels/") for name in nothing)
+    assert means(shares[1], nothing)["labels/focus_intended"] == 1 / 4
 
 
 def test_what_the_judge_took_is_logged_and_what_the_store_had_took_nothing(
@@ -423,26 +467,41 @@ def test_what_the_judge_took_is_logged_and_what_the_store_had_took_nothing(
     item = make_item()
 
     def of(function: RewardFunction, answers: list[str]) -> dict[str, float]:
-        given = function.scored(
-            [item.messages] * len(answers), answers, columns([item] * len(answers))
-        )
-        return metrics_of(asyncio.run(given))
+        return means(logged(answers, [item] * len(answers), function))
 
     with FakeAPI(latency=0.05) as api:
         function = reward_function(
             "anthropic:claude-sonnet-5-5", base_url=api.base_url, store=tmp_path / "store.sqlite"
         )
         first = of(function, ["one", "two", "two", ""])
-        again = of(function, ["one", "two", "three", "three"])
+        again = of(function, ["one", "two", "three", "three", "", " "])
     assert (first["judge/from_store"], first["answers/distinct"]) == (0, 3 / 4)
     assert 0.05 <= first["judge/latency_p50_s"] <= first["judge/latency_p95_s"]
     assert first["judge/latency_p95_s"] <= first["judge/waited_s"]
     assert first["judge/cost_usd"] > 0
-    # Two of three were there: half of the verdicts took no time, and one was paid for.
+    # Two of three were there, and nobody is asked of empty ones: half of the verdicts took no time.
     assert again["judge/from_store"] == pytest.approx(2 / 3)
     assert again["judge/latency_p50_s"] == 0
     assert again["judge/latency_p95_s"] > 0.04
     assert 0 < again["judge/cost_usd"] < first["judge/cost_usd"]
+
+
+def test_a_vote_takes_its_time_and_one_that_the_store_had_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "any")
+    with FakeAPI(latency=0.05) as api:
+        function = reward_function(
+            "anthropic:claude-sonnet-5-5",
+            votes=3,
+            base_url=api.base_url,
+            store=tmp_path / "s.sqlite",
+        )
+        logged(["one", "two"], judge=function)
+        # Six votes are there, three are not: with a zero for each verdict the median would be one's time.
+        again = means(logged(["one", "two", "three"], judge=function))
+    assert again["judge/latency_p50_s"] == 0
+    assert again["judge/latency_p95_s"] > 0.04
 
 
 # ---------------------------------------------------------------- configured from outside

@@ -34,7 +34,12 @@ Send = Callable[[float], Awaitable[Reply]]
 """Sends once; its argument is the most seconds to wait. See `judges.calls.Endpoint.send`."""
 
 
-def _world_size() -> int:
+def world_size() -> int:
+    """Processes of this run: WORLD_SIZE, which launchers set, else 1.
+
+    Raises:
+        ConfigError: it is no such number.
+    """
     text = os.environ.get("WORLD_SIZE") or "1"
     if not text.isdecimal() or int(text) < 1:
         raise ConfigError(
@@ -74,7 +79,7 @@ class Limits:
     """Seconds before the second sending, at most; doubles with each further one."""
     max_backoff_s: float = 30.0
     """The longest wait that this doubling reaches."""
-    processes: int = field(default_factory=_world_size)
+    processes: int = field(default_factory=world_size)
     """Processes that share these limits. By default WORLD_SIZE, which launchers set, else 1."""
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 from typing import Any
 
@@ -30,7 +30,7 @@ from transformers import TrainerCallback
 from xyreward.config import AuditConfig
 from xyreward.errors import ConfigError, XYRewardError
 from xyreward.items import Item
-from xyreward.judges import Judge
+from xyreward.judges import Judge, RewardJudge
 from xyreward.policy import Policy
 from xyreward.reward import Reward
 from xyreward.scoring import Score, ascore, run_sync
@@ -172,7 +172,8 @@ class RewardAudit(TrainerCallback):  # type: ignore[misc]  # transformers is not
         if not self.looks or self.looks[-1].step < step:
             self.looks.append(self.measured(step))
         look, first = self.looks[-1], self.looks[0]
-        self.function.more = look.metrics(first)
+        known = look.metrics(first)
+        self.function.more = {name: known[name] for name in known if name not in self._never_known}
         beyond = look.objections(first, self.settings)
         rank, _ = _place()
         if self.on_look is not None and rank == 0:
@@ -180,6 +181,21 @@ class RewardAudit(TrainerCallback):  # type: ignore[misc]  # transformers is not
         if beyond and self.settings.then == "stop":
             self.stopped = f"the audit ended the training at step {step}: {'; '.join(beyond)}"
             control.should_training_stop = control.should_save = True
+
+    @property
+    def _second(self) -> Judge | None:
+        """The second judge, where it is not the training's."""
+        own = self.function.scorer.judge
+        return None if self.judge is None or self.judge.name == own.name else self.judge
+
+    @cached_property
+    def _never_known(self) -> frozenset[str]:
+        """Figures that no look can have: they are not logged, and others are in every step, None at times."""
+        never = set() if self._second else {"audit/second_reward", "audit/gap"}
+        labelling = self._second or self.function.scorer.judge
+        if isinstance(labelling, RewardJudge) or all(item.kind != "control" for item in self.items):
+            never.add("audit/over_correction")
+        return frozenset(never)
 
     def measured(self, step: int) -> Look:
         """The figures now. Processes share the sample."""
@@ -197,9 +213,8 @@ class RewardAudit(TrainerCallback):  # type: ignore[misc]  # transformers is not
             self.policy.model.train(training)
         texts = [answer.text for answer in answers]
         own = self._scored(self.function.scorer.judge, items, texts)
-        second = own
-        if self.judge is not None and self.judge.name != self.function.scorer.judge.name:
-            second = self._scored(self.judge, items, texts)
+        judge = self._second
+        second = own if judge is None else self._scored(judge, items, texts)
         rows = [
             {
                 "kind": item.kind,

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from xyreward.completions import Completion, Visible
 from xyreward.errors import ConfigError, DataError, JudgeError, XYRewardError
 from xyreward.items import Item
-from xyreward.judges import Judge, load_judge
+from xyreward.judges import Judge, RewardJudge, load_judge
 from xyreward.pairs.formats import item_of_row
 from xyreward.reward import Reward
 from xyreward.scoring import EMPTY, Score, ascore, over_budget
@@ -96,7 +96,7 @@ class Batch:
     distinct: tuple[Score, ...]
     """One for each distinct pair of item and answer."""
     latencies_s: tuple[float, ...]
-    """Seconds to a verdict, of each distinct one that needed the judge; those from the store take none."""
+    """Seconds from sending to reply, of every reply; none for each vote that the store had."""
     seconds: float
     """That the trainer waited for this batch, outages included."""
 
@@ -151,6 +151,14 @@ class Scorer:
         """
         wanted = self.scoring
         return load_judge(wanted.judge, **wanted.judge_options)
+
+    @property
+    def gives_labels(self) -> bool:
+        """Whether verdicts can be had of the judge; also of one that cannot be loaded."""
+        try:
+            return not isinstance(self.judge, RewardJudge)
+        except XYRewardError:
+            return True
 
     def take_counts(self) -> Counts:
         """The counts since they were last taken."""
@@ -345,8 +353,10 @@ def _latencies(
     judge: Judge, calls: int, scores: Sequence[Score], seconds: float
 ) -> tuple[float, ...]:
     stats = getattr(judge, "stats", None)
-    cached = [0.0 for score in scores if score.verdict is not None and score.verdict.cached]
+    stored = [s.verdict for s in scores if s.verdict is not None and s.verdict.cached]
     if stats is None:  # it judges all of them together
-        return (*cached, *[seconds] * (len(scores) - len(cached)))
+        asked = [s for s in scores if not _is_empty(s)]
+        return (*[0.0] * len(stored), *[seconds] * (len(asked) - len(stored)))
+    cached = [0.0] * sum(verdict.votes for verdict in stored)
     new = int(stats.calls) - calls
     return (*cached, *(list(stats.latencies)[-new:] if new else ()))

@@ -33,13 +33,14 @@ import numpy as np
 
 from xyreward.completions import Completion, Visible
 from xyreward.config import RewardConfig, load_config
+from xyreward.dispatch import world_size
 from xyreward.errors import ConfigError, JudgeError, printable
 from xyreward.items import Item
 from xyreward.judges import Judge, JudgeOptions, check_gives_labels
 from xyreward.pairs.formats import row_of_item
 from xyreward.reward import Reward, parts
 from xyreward.scorer import Batch, Scorer, Scoring
-from xyreward.scoring import Score, check_can_ground, run_sync
+from xyreward.scoring import EMPTY, Score, check_can_ground, run_sync
 from xyreward.verdict import FAILURE_KINDS, FOCUS_VALUES, LabelProbabilities
 from xyreward.words import is_empty
 
@@ -117,11 +118,13 @@ class RewardFunction:
         batch = await self.scored(prompts, completions, columns)
         if self.reports:
             if log_metric is not None:
-                for name, value in {**metrics_of(batch), **self.more}.items():
-                    # The trainer adds up over processes: one that knows nothing would hide what the others
-                    # know. Of a bill that is partly unknown the rest is no figure, either.
-                    if not math.isnan(value) or name == COST:
+                found = values_of(batch)
+                for name in self.measured:
+                    # Alone it can say that nobody knows. Among others it would hide what they know.
+                    for value in found[name] or ([math.nan] if world_size() == 1 else []):
                         log_metric(name, value)
+                for name, value in self.more.items():  # the same in all processes
+                    log_metric(name, value)
             if log_extra is not None:
                 for name, values in columns_of(batch).items():
                     log_extra(name, values)
@@ -129,6 +132,13 @@ class RewardFunction:
             self._reward(item, score) for item, score in zip(batch.items, batch.scores, strict=True)
         ]
         return self._settled(rewards, batch)
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Names of what is logged of every batch: those of `values_of`, as far as its judge can fill them."""
+        if self.scorer.gives_labels:
+            return NAMES
+        return tuple(name for name in NAMES if not name.startswith("labels/"))
 
     async def scored(
         self, prompts: Sequence[Any], completions: Sequence[Completion], columns: Mapping[str, Any]
@@ -331,61 +341,111 @@ def prompt_rows(items: Sequence[Item]) -> list[dict[str, Any]]:
 
 # ---------------------------------------------------------------- what is logged
 
-COST = "judge/cost_usd"
+NAMES: tuple[str, ...] = (
+    "judge/failure_rate",
+    *(f"judge/failed/{kind}" for kind in FAILURE_KINDS),
+    "judge/from_store",
+    "judge/cost_usd",
+    "judge/latency_p50_s",
+    "judge/latency_p95_s",
+    "judge/waited_s",
+    "answers/characters",
+    "answers/empty",
+    "answers/distinct",
+    "groups/equal_rewards",
+    "labels/has_stated_solution",
+    "labels/has_intended_solution",
+    *(f"labels/focus_{focus}" for focus in FOCUS_VALUES),
+    "labels/identifies_misconception",
+)
+"""What `values_of` finds."""
 
 
-def metrics_of(batch: Batch) -> dict[str, float]:
-    """What is known of a batch, with the same names for every batch and process.
+def values_of(batch: Batch) -> dict[str, list[float]]:
+    """What is known of a batch, as values whose mean is the figure: one for each completion, judgement, ...
 
-    The trainer averages over processes and over the batches of a logging step. Not a number: nothing to
-    average in this process, which then logs nothing under that name, so that the others' average stands.
+    The trainer takes their mean over all processes, each value counting as much as any other. A list is
+    empty where this process knows nothing.
 
         judge/failure_rate, judge/failed/<kind>  share of completions, in [0, 1]
-        judge/from_store                         share of distinct judgements found in the store, in [0, 1]
-        judge/cost_usd                           US dollars of this process; not a number where unknown, and
-                                                 then so is the average
-        judge/latency_p50_s, judge/latency_p95_s seconds to a verdict; 0 for one from the store
-        judge/waited_s                           seconds that the trainer waited
+        judge/from_store                         share of the distinct judgements that were needed which the
+                                                 store had, in [0, 1]; none is needed of an empty answer
+        judge/cost_usd                           US dollars, of all processes; not a number where
+                                                 any is unknown
+        judge/latency_p50_s, judge/latency_p95_s seconds from sending to reply, of every reply: each vote has
+                                                 one; 0 for one that the store had. Mean over processes. Of a
+                                                 judge that counts no replies: until all were judged
+        judge/waited_s                           seconds that the trainer waited; mean over processes
         answers/characters                       mean length of what was judged
         answers/empty                            share of completions with nothing to read, in [0, 1]
-        answers/distinct                         distinct ones per completion, in (0, 1]
-        groups/equal_rewards                     share of prompts whose completions here have one reward: they
-                                                 teach nothing, in [0, 1]
+        answers/distinct                         distinct ones per completion of a process, in (0, 1]
+        groups/equal_rewards                     share of prompts whose completions in one process have one
+                                                 reward: they teach nothing, in [0, 1]
         labels/<label>                           share of judged completions, in [0, 1]
     """
     n = len(batch.scores)
-    failures = batch.failures
     judged = [s.verdict for s in batch.scores if s.verdict is not None]
+    kinds = [s.failure and s.failure.kind for s in batch.scores]
     groups: dict[str, list[float]] = defaultdict(list)
     for item, score in zip(batch.items, batch.scores, strict=True):
         of_group = groups[item.content_hash]
         if score.reward is not None:
             of_group.append(score.reward)
 
-    def share(label: str, value: object = True) -> float:
-        return _mean([float(getattr(v.labels, label) == value) for v in judged])
+    def having(label: str, value: object = True) -> list[float]:
+        return [float(getattr(v.labels, label) == value) for v in judged]
 
     return {
-        "judge/failure_rate": failures.total() / n,
-        **{f"judge/failed/{kind}": failures[kind] / n for kind in FAILURE_KINDS},
-        "judge/from_store": _mean(
-            [float(s.verdict is not None and s.verdict.cached) for s in batch.distinct]
-        ),
-        COST: sum(map(_cost, batch.distinct)),
+        "judge/failure_rate": [float(kind is not None) for kind in kinds],
+        **{f"judge/failed/{kind}": [float(one == kind) for one in kinds] for kind in FAILURE_KINDS},
+        "judge/from_store": [
+            float(s.verdict is not None and s.verdict.cached)
+            for s in batch.distinct
+            if s.verdict is None or EMPTY not in s.verdict.flags
+        ],
+        # One value for each process, of whose mean the sum is made.
+        "judge/cost_usd": [sum(map(_cost, batch.distinct)) * world_size()],
         "judge/latency_p50_s": _quantile(batch.latencies_s, 0.5),
         "judge/latency_p95_s": _quantile(batch.latencies_s, 0.95),
-        "judge/waited_s": batch.seconds,
-        "answers/characters": _mean([float(len(answer)) for answer in batch.answers]),
-        "answers/empty": _mean([float(is_empty(answer)) for answer in batch.answers]),
-        "answers/distinct": len(batch.distinct) / n,
-        "groups/equal_rewards": _mean(
-            [float(max(of, default=0.0) == min(of, default=0.0)) for of in groups.values()]
-        ),
-        "labels/has_stated_solution": share("has_stated_solution"),
-        "labels/has_intended_solution": share("has_intended_solution"),
-        **{f"labels/focus_{focus}": share("focus", focus) for focus in FOCUS_VALUES},
-        "labels/identifies_misconception": share("identifies_misconception"),
+        "judge/waited_s": [batch.seconds],
+        "answers/characters": [float(len(answer)) for answer in batch.answers],
+        "answers/empty": [float(is_empty(answer)) for answer in batch.answers],
+        "answers/distinct": [len(batch.distinct) / n],
+        "groups/equal_rewards": [
+            float(max(of, default=0.0) == min(of, default=0.0)) for of in groups.values()
+        ],
+        "labels/has_stated_solution": having("has_stated_solution"),
+        "labels/has_intended_solution": having("has_intended_solution"),
+        **{f"labels/focus_{focus}": having("focus", focus) for focus in FOCUS_VALUES},
+        "labels/identifies_misconception": having("identifies_misconception"),
     }
+
+
+def with_all_names(trainer: type[Any]) -> type[Any]:
+    """A trainer of TRL that logs the same names in every step: None where no process knows the value.
+
+    Without it a name is missing in such a step where there are several processes, of which none can tell
+    that the others know no more than it does.
+
+    Args:
+        trainer: `GRPOTrainer`, `RLOOTrainer`, or a class made of one.
+    """
+
+    class WithAllNames(trainer):  # type: ignore[misc]
+        def log(self, logs: dict[str, Any], *arguments: Any, **more: Any) -> None:
+            if "loss" in logs:  # of a step, and not of an evaluation or the end
+                names = [
+                    name
+                    for function in self.reward_funcs
+                    if isinstance(function, RewardFunction) and function.reports
+                    for name in (*function.measured, *function.more)
+                ]
+                logs = {**dict.fromkeys(names), **logs}  # TRL puts what it knows over them
+            super().log(logs, *arguments, **more)
+
+    WithAllNames.__name__ = trainer.__name__
+    WithAllNames.__qualname__ = trainer.__qualname__
+    return WithAllNames
 
 
 def columns_of(batch: Batch) -> dict[str, list[Any]]:
@@ -413,12 +473,8 @@ def _cost(score: Score) -> float:
     return float("nan") if cost is None else cost
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else float("nan")
-
-
-def _quantile(values: Sequence[float], q: float) -> float:
-    return float(np.quantile(values, q)) if values else float("nan")
+def _quantile(values: Sequence[float], q: float) -> list[float]:
+    return [float(np.quantile(values, q))] if values else []
 
 
 async def _called(function: Callable[..., Any], **arguments: Any) -> Sequence[float | None]:
