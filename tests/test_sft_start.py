@@ -90,14 +90,26 @@ def test_what_is_learnt_is_the_answer_as_the_policy_would_be_asked(tiny: str) ->
 
 
 def test_nothing_that_is_held_out_is_learnt(tmp_path: Path) -> None:
-    wanted = recipe_of(tmp_path, sft={})
+    # Of each chosen answer once a third would go to controls: all their answers, fewer of the others'.
+    wanted = recipe_of(tmp_path, sft={}, pairs={"control_share": 0.1})
     start = start_of(wanted)
     data = start.data
     train = {item.id for item in data.train}
     assert {pair.item_id for pair in start.pairs.pairs} <= train
     assert not train & {item.id for item in data.held_out}
-    assert start.pairs.control_share == pytest.approx(0.25, abs=0.01)
-    assert f"SFT on {len(start.pairs.pairs)} chosen answers, 25% to controls" in start.plan()
+    assert start.pairs.control_share == pytest.approx(0.1, abs=0.01)
+    assert f"SFT on {len(start.pairs.pairs)} chosen answers, 10% to controls" in start.plan()
+
+
+def test_of_pairs_that_were_built_every_chosen_answer_is_learnt(tmp_path: Path) -> None:
+    """Whoever built them chose their share of controls."""
+    data = load_data(recipe_of(tmp_path))
+    built = build_pairs(data.train, split="train", splits=data.splits, held_out=data.kept_out)
+    write_pairs(built, audit_pairs(built), tmp_path / "built", meta={})
+    start = start_of(recipe_of(tmp_path, sft={}, pairs={"built": str(tmp_path / "built")}))
+    assert OVER_SHARE not in start.pairs.dropped
+    assert start.pairs == chosen_once(built, None)
+    assert start.pairs.control_share > 0.3
 
 
 def test_pairs_that_were_built_with_other_items_held_out_are_refused(

@@ -190,14 +190,10 @@ def load_held_out(config: RewardModelRecipe, data: Data) -> HeldOut:
     wanted = config.evaluation
     side: Side = "test" if wanted.split == "dev" else "dev"
     # With leave_out what is evaluated, or what it nearly repeats, may lie on any side.
-    evaluated, clusters = {i.id for i in data.held_out}, set(data.clusters.values())
+    clusters = set(data.clusters.values())
     there = data.sides.select(side)
     of = data.sides.clusters(there)
-    others = [
-        i
-        for i in there
-        if i.id not in evaluated and of[i.id] not in clusters and i.source != wanted.leave_out
-    ]
+    others = [i for i in there if of[i.id] not in clusters and i.source != wanted.leave_out]
     calibration = tuple(limited(others, wanted.limit))
     for name, items in ((side, calibration), ("held-out", data.held_out)):
         if not any(r.kind and r.labels for item in items for r in item.references):
