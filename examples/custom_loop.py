@@ -30,15 +30,12 @@ for step in range(steps):
     prompt = tokenizer.apply_chat_template(
         item.messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
-    start, pad = prompt["input_ids"].shape[1], tokenizer.pad_token_id
+    start, end = prompt["input_ids"].shape[1], tokenizer.eos_token_id
     with torch.no_grad():
         rows = model.generate(
-            **prompt,
-            do_sample=True,
-            num_return_sequences=GROUP,
-            max_new_tokens=NEW_TOKENS,
-            pad_token_id=pad,
-        )
+            **prompt, do_sample=True, num_return_sequences=GROUP, max_new_tokens=NEW_TOKENS,
+            eos_token_id=end, pad_token_id=end,
+        )  # fmt: skip
     answers = tokenizer.batch_decode(rows[:, start:], skip_special_tokens=True)
 
     scores = score(item, answers, judge, reward)
@@ -48,7 +45,8 @@ for step in range(steps):
     rewards = torch.tensor([scores[i].reward for i in judged])
     advantages = rewards - rewards.mean()
 
-    rows, kept = rows[judged], (rows[judged, start:] != pad).float()
+    rows, ends = rows[judged], rows[judged, start:] == end
+    kept = (ends.cumsum(-1) - ends.long() == 0).float()  # up to its end, which is learnt, too
     log_probs = model(rows).logits[:, start - 1 : -1].log_softmax(-1)
     log_probs = log_probs.gather(-1, rows[:, start:, None]).squeeze(-1)
     loss = -(advantages[:, None] * log_probs * kept).sum() / kept.sum()
