@@ -16,6 +16,7 @@ checked before the first answer is generated.
 Not here: the training itself, which is TRL's.
 """
 
+from xyreward.recipe.account import CALIBRATION, Card
 from xyreward.recipe.checks import (
     check_before_evaluation,
     check_evaluation,
@@ -36,7 +37,7 @@ from xyreward.recipe.console import (
 from xyreward.recipe.data import Data, load_data
 from xyreward.recipe.plans import control_warnings, estimates, planned_steps, print_estimate
 from xyreward.recipe.processes import check_installed, free_memory, peak_memory_gib, use_huge_pages
-from xyreward.recipe.run import CALIBRATION, Card, Run
+from xyreward.recipe.run import Run
 from xyreward.recipe.settings import (
     DPO_LIMITS,
     DPO_LOSSES,

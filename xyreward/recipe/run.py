@@ -1,6 +1,6 @@
-"""One run of a recipe: its folder, its evaluations, its bill, its report.
+"""One run of a recipe: its folder, its evaluations, its report.
 
-Not here: the folder's files (`runs.py`), training (`training.py`).
+Not here: the folder's files (`runs.py`), its bill, notes and cards (`account.py`), training (`training.py`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -17,20 +17,16 @@ from typing import Any, TypeVar
 
 from xyreward import report as reports
 from xyreward.answering import FILE, Evaluated, FilePolicy, described_how, described_picks, place_of
-from xyreward.calibrate import covered_by
 from xyreward.config import (
     Arguments,
     DPORecipe,
     EvaluateRecipe,
     GRPORecipe,
-    PairsRecipe,
     PolicyConfig,
     Recipe,
-    RewardModelRecipe,
-    SFTRecipe,
 )
 from xyreward.errors import RunFolderError
-from xyreward.eval_results import OF_TRAIN_SIDE, model_index
+from xyreward.eval_results import OF_TRAIN_SIDE
 from xyreward.evaluation import (
     Condition,
     Evaluation,
@@ -43,19 +39,15 @@ from xyreward.evaluation import (
 )
 from xyreward.items import AnswerKind, Item, items_hash
 from xyreward.judges import Judge
-from xyreward.judges.asking import ModelAsker
-from xyreward.judges.panel import model_judges
-from xyreward.judges.reward_model import RewardModelJudge
-from xyreward.locate import Mark, fingerprint
-from xyreward.model_card import Method, add_report, model_card
+from xyreward.locate import fingerprint
 from xyreward.pairs import PairSet
 from xyreward.pairs.candidates import Candidate
 from xyreward.pairs.formats import row_of_item
 from xyreward.pairs.sampling import sample
 from xyreward.partial import Partial
 from xyreward.policy import Policy, load_policy
-from xyreward.prices import without_url
-from xyreward.recipe.checks import elsewhere, evaluation_judge, how_to_answer, remote_policy
+from xyreward.recipe.account import bill_of, calibration, complete_cards, headline_notes
+from xyreward.recipe.checks import elsewhere, evaluation_judge, how_to_answer
 from xyreward.recipe.console import Bars, begins, tell
 from xyreward.recipe.data import Data
 from xyreward.recipe.processes import Alone, on_main, peak_memory_gib, state_of, use_all_cores
@@ -68,19 +60,8 @@ from xyreward.which_items import is_whole_side, which_items
 
 T = TypeVar("T")
 
-Card = Callable[[Mapping[str, Any]], str]
-"""Facts to the text of a card."""
-
 REWARDED_BY = "prompts rewarded by version"
 """The fact that says which version of the reward's judge a GRPO run is trained on."""
-
-METHODS: Mapping[type[Recipe], Method] = {
-    DPORecipe: "DPO",
-    GRPORecipe: "GRPO",
-    RewardModelRecipe: "reward modelling",
-    SFTRecipe: "SFT",
-}
-"""What a recipe does, in words of its cards."""
 
 
 class Run:
@@ -599,9 +580,9 @@ class Run:
                 **self.bill(),
                 "seconds": self.seconds,
                 "peak memory, GiB": peak_memory_gib(),
-                **_calibration(before),
+                **calibration(before),
             },
-            headline_notes=self._headline_notes(before),
+            headline_notes=headline_notes(self.config, before, self.trained_by),
             max_failure_rate=self.config.evaluation.max_failure_rate,
             seed=self.config.seed,
         )
@@ -609,7 +590,7 @@ class Run:
         shown = {"before": before, **({"after": after} if after else {}), **conditions}
         write_page(self.folder, report, shown, self.held_out)
         self.write("report.json", reports.to_json(report))
-        self._complete_cards(report)
+        complete_cards(self.config, self.folder, report)
         for lost in log_report(
             report, self.config.of_trainer, self.folder.path, facts.get("steps", 0)
         ):
@@ -617,123 +598,9 @@ class Run:
         self.say("\n" + reports.to_markdown(report))
         self.say(f"All of it is in {self.folder.path}")
 
-    def _headline_notes(self, found: Evaluation) -> list[str]:
-        """What a reader must know of the difference: also whether its judge made the training signal, too."""
-        notes: list[str] = []
-        trained = self.trained_by
-        if isinstance(self.config, GRPORecipe):
-            if self.config.sft is not None:
-                notes.append(
-                    "Before is the policy as it was named: what changed since is the work of an SFT on "
-                    "chosen answers and of GRPO after it, together."
-                )
-            from xyreward.grpo import judges_of_training
-
-            rewards = judges_of_training(self.config)["judge of rewards"]
-            trained |= {rewards.name}
-            if isinstance(rewards, RewardModelJudge):  # it has that judge's errors, and its own
-                trained |= {rewards.distilled.judge}
-        shared = _single_judges({found.judge or ""}) & _single_judges(trained)
-        if not shared:
-            return notes
-        what = "gave the rewards" if isinstance(self.config, GRPORecipe) else "judged the pairs"
-        return [
-            *notes,
-            f"Judge {', '.join(sorted(shared))} evaluates here and {what} of the training: what the policy "
-            "learned of its errors looks like progress. evaluation.judge sets another.",
-        ]
-
-    def card(self, mark: Mark, trained: PairSet | Prompts, *, adapter: bool) -> Card:
-        """What makes the card of something trained from further facts; see `model_card`.
-
-        It does not hold the run: the trainer, which is full of cycles, would keep the folder's lock.
-        """
-        recorded = json.loads(self.folder.read("data.json") or "{}")
-        wanted = ("policy hash", "train items", "train hash", "held-out hash", "splits hash")
-        known = {key: recorded[key] for key in wanted if key in recorded}
-        settings = self.config.of_trainer
-        made = METHODS[type(self.config)]
-        return lambda facts: model_card(
-            mark, trained, {**known, **facts}, settings, adapter=adapter, method=made
-        )
-
-    def _complete_cards(self, report: Mapping[str, Any]) -> None:
-        """Put the report into the card of what was trained, without names of this machine's folders."""
-        if "after" not in report["policies"]:
-            return
-        told = {
-            key: report["facts"][key]
-            for key in ("evaluated", OF_TRAIN_SIDE)
-            if key in report["facts"]
-        }
-        named = {**report, "policies": {"before": "the base", "after": "this"}, "facts": told}
-        items = [one.model_dump() for one in self.config.items]
-        index = model_index(report, items, self.folder.path.name, self.config.evaluation)
-        for name in ("adapter", "model"):
-            add_report(self.folder.path / name, reports.to_markdown(named), index)
-
     def bill(self) -> dict[str, Any]:
-        """What judges cost over all processes, resumptions and rounds, where they are such as may cost."""
-        from xyreward.grpo import judges_of_training
-        from xyreward.reward_model import distilled_judge
-        from xyreward.training_pairs import pairs_judge
-
-        judges: dict[str, Judge | ModelAsker] = {}
-        if place_of(self.config.policy.model) == "api" and isinstance(self.config, EvaluateRecipe):
-            judges["policy"] = remote_policy(self.config).asker
-        if "writing" in self.config.evaluation.parts:
-            judges["judge"] = self.judge
-        judge_of_pairs = pairs_judge(self.config) if isinstance(self.config, PairsRecipe) else None
-        if judge_of_pairs is not None:
-            judges["judge of pairs"] = judge_of_pairs
-        if isinstance(self.config, RewardModelRecipe):
-            judges["distilled judge"] = distilled_judge(self.config)
-        if isinstance(self.config, GRPORecipe):
-            judges |= judges_of_training(self.config)
-        of_runs: dict[tuple[str, str], list[str]] = {}
-        asked: dict[tuple[str, str], ModelAsker] = {}
-        for name, judge in judges.items():
-            for one in [judge] if isinstance(judge, ModelAsker) else model_judges(judge):
-                bill = (str(one.store.path), one.run)  # one for all that share it
-                if name not in of_runs.setdefault(bill, []):
-                    of_runs[bill].append(name)
-                asked[bill] = one
-        facts: dict[str, Any] = {}
-        for bill, names in of_runs.items():
-            name = " and ".join(names)
-            spent = asked[bill].store.ledger.spent(asked[bill].run)
-            facts |= {
-                f"{name} calls": spent.calls,
-                f"{name} calls without a reply, possibly billed": spent.lost_calls,
-                f"{name} calls of unknown price, of both": spent.unpriced_calls,
-                f"{name}, US dollars": _sum_of(spent.settled_usd, spent.unpriced_calls),
-                f"{name}, possibly billed at most, US dollars": _sum_of(
-                    spent.possibly_usd, spent.unpriced_calls if spent.lost_calls else 0
-                ),
-            }
-        return facts
-
-
-CALIBRATION = "judge against people"
-"""The fact that says which calibration record covers a run's judge."""
-
-
-def _calibration(evaluation: Evaluation) -> dict[str, str]:
-    """As it is known when the run ends: records made later do not change a report that is built again."""
-    if not (evaluation.judge and evaluation.rubric_version):
-        return {}
-    return {CALIBRATION: covered_by(evaluation.judge, evaluation.rubric_version)}
-
-
-def _sum_of(usd: float, unpriced: int) -> float | str:
-    """A sum of money for a report; never 0 where that only means that no price is known."""
-    return "unknown" if unpriced and not usd else round(usd, 4)
-
-
-def _single_judges(names: Iterable[str]) -> frozenset[str]:
-    """Judges by these names, members of panels one by one, without addresses of servers."""
-    singles = (one for name in names for one in name.removeprefix("panel:").split(","))
-    return frozenset(without_url(one.strip()) for one in singles) - {""}
+        """What its judges cost; see `bill_of`."""
+        return bill_of(self.config, lambda: self.judge)
 
 
 def _evaluation(name: str) -> str:

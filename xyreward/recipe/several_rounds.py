@@ -14,10 +14,10 @@ from xyreward.config import Arguments, DPORecipe
 from xyreward.errors import RunFolderError
 from xyreward.evaluation import Evaluation
 from xyreward.locate import is_adapter
+from xyreward.recipe.account import CALIBRATION
 from xyreward.recipe.console import begins, tell
 from xyreward.recipe.data import load_data
 from xyreward.recipe.processes import on_main, state_of
-from xyreward.recipe.run import CALIBRATION
 from xyreward.recipe.settings import dpo_settings
 from xyreward.report_page import write_page
 from xyreward.runs import ROUND, RunFolder

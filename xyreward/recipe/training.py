@@ -23,8 +23,9 @@ from xyreward.model_card import CARD, write_card
 from xyreward.pairs import PairSet
 from xyreward.pairs.guards import Guards, TokenGuard
 from xyreward.policy import Policy
+from xyreward.recipe.account import Card, card_of
 from xyreward.recipe.data import Data
-from xyreward.recipe.run import Card, Run
+from xyreward.recipe.run import Run
 from xyreward.runs import LOGS
 from xyreward.tracking import tensorboard_in
 from xyreward.training_prompts import Prompts
@@ -174,7 +175,7 @@ def fit(
         return mark_of_training(wanted.model, wanted.revision, policy.chat_template_kwargs, seen)
 
     mark = run.on_main(mark_of_this)
-    card = run.card(mark, trained, adapter=kind == "adapter")
+    card = card_of(run.config, run.folder, mark, trained, adapter=kind == "adapter")
     trainer.add_callback(_marks_checkpoints(mark, card))
     checkpoint, damaged = run.on_main(run.folder.last_checkpoint)
     if damaged:
