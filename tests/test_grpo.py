@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from test_recipes import ROOT, launch
+from test_trl_rewards import logged, means
 from trl import GRPOConfig
 
 from xyreward import grpo
@@ -20,6 +21,7 @@ from xyreward.policy import load_policy
 from xyreward.sides import load_sides
 from xyreward.testing import FakeAPI, Faults, make_item
 from xyreward.training_prompts import choose_prompts
+from xyreward.trl_rewards import NAMES, reward_function
 
 SHOWN = re.findall(
     r"```text\n((?:== loading|Judge local).*?)```",
@@ -365,6 +367,26 @@ def test_an_estimate_counts_completions_as_the_trainer_samples_them(
     assert grpo.estimate(config, prompts, made).startswith(f"rewards of {count} completions")
 
 
+OF_EACH_PROCESS = {
+    "judge/latency_p50_s", "judge/latency_p95_s", "judge/waited_s", "answers/distinct",
+    "groups/equal_rewards",  # of one prompt, whose completions are shared
+}  # fmt: skip
+
+
+def completions_of(run: Path) -> dict[int, list[tuple[Item, str]]]:
+    """Step -> its completions in all processes, with their items, of TRL's tables."""
+    from pyarrow import parquet
+
+    items = load_sides(GRPORecipe(output_dir="x").items, None).select("train")
+    found: dict[int, list[tuple[Item, str]]] = {}
+    for file in sorted((run / "checkpoints/completions").glob("*.parquet")):
+        for row in parquet.read_table(file).to_pylist():
+            (prompt,), (completion,) = row["prompt"], row["completion"]
+            (item,) = [i for i in items if i.messages[-1]["content"] == prompt["content"]]
+            found.setdefault(row["step"], []).append((item, completion["content"]))
+    return found
+
+
 def test_a_judge_that_is_gone_ends_all_processes_with_a_checkpoint_and_resuming_goes_on(
     tiny: str, tmp_path: Path, paid: None
 ) -> None:
@@ -388,9 +410,23 @@ def test_a_judge_that_is_gone_ends_all_processes_with_a_checkpoint_and_resuming_
         api.change(faults=Faults())
         done = launch("grpo", "--config", path, "--resume", processes=2)
         assert done.returncode == 0, done.stderr[-3000:]
-        facts = json.loads((tmp_path / "run/report.json").read_text())["facts"]
-        assert facts["steps"] == 4
-        assert 1 <= facts["judge of rewards calls"] <= 12  # three steps of four completions
+    facts = json.loads((tmp_path / "run/report.json").read_text())["facts"]
+    assert facts["steps"] == 4
+    # One process judges the same completions in as many calls, and logs the same of them.
+    with FakeAPI() as api:
+        judge = {"base_url": api.base_url, "store": str(tmp_path / "alone.sqlite")}
+        alone = reward_function(CLAUDE, max_outage_s=0, **judge)
+        steps = completions_of(tmp_path / "run")
+        log = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+        log = [entry for entry in log if "reward" in entry]
+        assert [entry["step"] for entry in log] == [1, 2, 3, 4]
+        for entry in log[1:]:
+            items, answers = zip(*steps[entry["step"]], strict=True)
+            assert len(answers) == 4
+            found = means(logged(list(answers), list(items), alone))
+            for name in set(NAMES) - OF_EACH_PROCESS:
+                assert entry[name] == pytest.approx(found[name], rel=1e-5, nan_ok=True), name
+        assert api.stats.calls == facts["judge of rewards calls"] > 0
 
 
 def test_an_adapter_is_trained_on_and_its_mark_remembers_the_base(
