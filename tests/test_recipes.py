@@ -320,7 +320,10 @@ def test_two_processes_make_one_run_and_the_same_evaluation(
     finished: tuple[Path, str, str], tiny: str, tmp_path: Path
 ) -> None:
     straight, _, _ = finished
-    done = launch("dpo", "--config", config(tmp_path, tiny), processes=2)
+    path = config(tmp_path, tiny)
+    # One pair in each of two processes is what two pairs are in one.
+    small = "dpo.per_device_train_batch_size=1"
+    done = launch("dpo", "--config", path, "--set", small, processes=2)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("# Held-out evaluation") == 1
     run = tmp_path / "run"
@@ -329,6 +332,17 @@ def test_two_processes_make_one_run_and_the_same_evaluation(
     assert [r.get("item_id") for r in shared] == [r.get("item_id") for r in alone]
     for a, b in zip(alone[1:], shared[1:], strict=True):
         assert a["better"]["total"] == pytest.approx(b["better"]["total"], abs=1e-3)
+    steps = [
+        [entry for entry in map(json.loads, (one / "log.jsonl").open()) if "loss" in entry]
+        for one in (straight, run)
+    ]
+    assert len(steps[0]) == 4
+    for n, (a, b) in enumerate(zip(*steps, strict=True)):
+        assert a.keys() == b.keys()
+        # The first step is of equal weights; from then on last digits are blown up by the optimizer.
+        near = {"rel": 5e-2, "abs": 1e-3} if n else {"rel": 2e-3, "abs": 1e-6}
+        for name in a.keys() - {"step_time"}:
+            assert a[name] == pytest.approx(b[name], **near), (n, name)
     assert json.loads((run / "environment.json").read_text())["world_size"] == 2
     again = launch("dpo", "--config", config(tmp_path, tiny), processes=2)
     assert again.returncode != 0
