@@ -42,8 +42,8 @@ GOALS = (
 """Keys of metrics, with what the announcement's verbs and our labels call them."""
 
 OF_THREE = (
-    "Ranges of writing are shares of the answers with one of the paper's three labels of focus; marks above are "
-    "shares of all answers, with our four."
+    "Ranges of writing are shares of the answers with one of the paper's three labels of focus; marks above "
+    "are shares of all answers, with our four."
 )
 """In the figure itself, as it is quoted without its page."""
 

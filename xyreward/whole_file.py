@@ -1,8 +1,8 @@
 """Files that are there whole or not at all: written beside their place, brought to the disk, then renamed.
 
 Where writing is stopped, by a full disk or by Ctrl-C, what was there before is there still, and nothing else.
-A process that is killed may leave a file `.<name>.<hex>.partial` behind. A link stays a link, and the file that
-it names is replaced; that file's rights stay.
+A process that is killed may leave a file `.<name>.<hex>.partial` behind. A link stays a link, and the file
+that it names is replaced; that file's rights stay.
 
 Not here: files that grow row by row and are gone on with (`score_file.py`, `partial.py`).
 """
