@@ -569,7 +569,7 @@ def test_beside_reference_answers_stands_the_range_of_people(tmp_path: Path) -> 
         tmp_path / "a", {"evaluation": on_source("WikiHow"), "reference.goal_focused": own}
     )
     page = to_markdown(compare_runs([f"{name}:evaluation", f"{name}:reference.goal_focused"]))
-    table = ("| | n |" + page.split("| | n |")[1].split("\n\n")[0]).splitlines()
+    table = ("|  | n |" + page.split("|  | n |")[1].split("\n\n")[0]).splitlines()
     assert table[0].endswith("| published range, % | published range, people, % |")
     (line,) = (one for one in table if one.startswith("| misconception identified"))
     assert line.endswith("| at most 63 | 79-90 |")
