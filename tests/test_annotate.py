@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from pair_sets import HOSTILE
-from test_page import BROWSER, CONTRAST, Shown, browser, trap  # noqa: F401  # two are fixtures
+from test_page import BROWSER, CONTRAST, NEEDS_AXE, Shown, axe, browser, trap  # noqa: F401  # two are fixtures
 
 from xyreward.agreement import figures
 from xyreward.annotate import Sheet, sheet
@@ -473,6 +473,23 @@ def test_texts_stand_out_from_their_ground(show: Any, scheme: str) -> None:
     assert dark is (scheme == "dark")
     assert len(ratios) > 30
     assert [r for r in ratios if r[0] < 4.5] == []  # WCAG 2.2, AA
+
+
+@BROWSER
+@NEEDS_AXE
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(show: Any, scheme: str) -> None:
+    seen = show(sheet(rows()))
+    seen.browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+    )
+    try:
+        assert axe(seen.browser) == []
+        seen.label("yn")
+        assert axe(seen.browser) == []
+    finally:
+        seen.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
 @BROWSER

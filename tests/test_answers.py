@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xyreward.errors import ConfigError, DataError, RunFolderError
@@ -64,6 +64,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]))
         max_size=5,
     ).filter(lambda cs: not any("truncated" in c.details for c in cs))
 )
+@settings(deadline=None)  # each file is brought to the disk, which takes as long as the disk takes
 def test_what_is_written_is_read_again(
     tmp_path_factory: pytest.TempPathFactory, candidates: list[Candidate]
 ) -> None:

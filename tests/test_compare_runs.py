@@ -563,6 +563,19 @@ def test_beside_other_conditions_a_range_is_of_models_that_were_not_told(tmp_pat
     assert "(five; picking: six) that were not told the goal on " in page
 
 
+def test_beside_reference_answers_stands_the_range_of_people(tmp_path: Path) -> None:
+    own = on_source("WikiHow", condition="reference:goal_focused")
+    name = run_folder(
+        tmp_path / "a", {"evaluation": on_source("WikiHow"), "reference.goal_focused": own}
+    )
+    page = to_markdown(compare_runs([f"{name}:evaluation", f"{name}:reference.goal_focused"]))
+    table = ("|  | n |" + page.split("|  | n |")[1].split("\n\n")[0]).splitlines()
+    assert table[0].endswith("| published range, % | published range, people, % |")
+    (line,) = (one for one in table if one.startswith("| misconception identified"))
+    assert line.endswith("| at most 63 | 79-90 |")
+    assert len({one.count("|") for one in table}) == 1
+
+
 # ---------------------------------------------------------------- verdicts of others than the file says
 
 

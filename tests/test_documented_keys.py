@@ -147,6 +147,8 @@ def test_a_key_that_is_not_in_the_docs_is_refused_in_head_and_row_and_kept_withi
         ([row("a", GOAL, soft_reward=-0.1)], "line 2: soft_reward: "),
         ([row("a", picked=2.0)], "line 2: picked: "),
         ([failed("a", reward=1.0)], "line 2: has a reward and no verdict"),
+        ([failed("a", verdict=row("a", GOAL).verdict)], "line 2: has a verdict and a failure"),
+        ([row("a", GOAL), row("b")], "line 3: has no verdict and no failure"),
     ],
 )
 def test_a_row_twice_and_a_reward_that_cannot_be_are_named(rows: list[Row], said: str) -> None:

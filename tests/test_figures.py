@@ -111,7 +111,11 @@ def test_all_that_is_drawn_is_said() -> None:
     ("sources", "heading", "rows"),
     [
         (["stackoverflow"], "on Stack Overflow: ranges", ["five models, Stack Overflow"]),
-        (["stackoverflow", "wikihow"], "on all sources: ranges", ["five models, all sources"]),
+        (
+            ["stackoverflow", "wikihow"],
+            "on all sources: ranges",
+            ["five models, all sources", "human answers, all sources"],
+        ),
         (
             ["mini"],
             "on other items, not for comparison: ranges",
@@ -136,8 +140,14 @@ def test_published_ranges_have_rows_of_their_own_below_and_say_whether_they_comp
     assert all(band["y"] > lowest + 12 for band in figure.bands)
 
 
+def test_ranges_of_people_stand_beside_answers_that_are_no_policys() -> None:
+    all_sources = ("stackoverflow", "wikihow")
+    assert "79-90" in words(goals(report(*all_sources)))
+    assert "79-90" not in words(goals(report(*all_sources, conditions=[])))
+
+
 def test_a_range_without_an_end_goes_to_the_edge() -> None:
-    figure = goals(report("stackoverflow", "wikihow"))
+    figure = goals(report("stackoverflow", "wikihow", conditions=[]))
     assert figure is not None
     assert "at most 63" in words(figure)
     zero = [t["x"] for t in figure.texts if t["text"] == "0"]
@@ -154,6 +164,19 @@ def test_picking_is_drawn_against_writing_over_the_same_items() -> None:
     assert words(figure).count("after") == 0  # it has no items with both
     assert "six models pick, all sources" in words(figure)
     assert picking(report(picking_writing_gap={"before": None})) is None
+
+
+def test_a_range_of_three_labels_beside_marks_of_four_says_so_in_the_figure() -> None:
+    for source in ("stackoverflow", "mini"):  # mini: for orientation
+        figure = picking(report(source))
+        assert figure is not None
+        assert "five models write, Stack Overflow" in words(figure)
+        (said,) = (text for text in words(figure) if "the paper's three labels of focus" in text)
+        assert said.removesuffix(".") in figure.description
+    assert "three" not in str(words(picking(report("wikihow"))))  # no such range is known of these
+
+
+def test_where_nothing_was_picked_there_is_no_figure_of_it() -> None:
     assert picking({k: v for k, v in report().items() if k != "picking_writing_gap"}) is None
 
 

@@ -1,6 +1,7 @@
 """What lies beside a trained policy says what it is, and names no folder of the machine of its training."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +90,12 @@ def test_the_report_takes_its_place_once(tmp_path: Path, pairs: PairSet) -> None
     add_report(tmp_path / "nowhere", "# Held-out evaluation\n\nfigures\n")
     write_card(tmp_path, card(Mark("owner/base"), pairs), Mark("owner/base"))
     assert "None yet." in (tmp_path / "README.md").read_text()
+    os.link(tmp_path / "README.md", tmp_path / "as_it_was")
     for figures in ("first", "second"):
         add_report(tmp_path, f"# Held-out evaluation\n\n{figures}\n\n## By source\n\nmore\n")
     text = (tmp_path / "README.md").read_text()
     assert text.endswith("\n## Held-out evaluation\n\nsecond\n\n### By source\n\nmore\n")
     assert "None yet." not in text
     assert text.count("## Held-out evaluation") == 1
+    # A new file took the old one's place: at no time was there half a card.
+    assert "None yet." in (tmp_path / "as_it_was").read_text()

@@ -3,6 +3,7 @@
 import html
 import http.server
 import json
+import os
 import re
 import shutil
 import threading
@@ -23,6 +24,21 @@ CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 BROWSER = pytest.mark.skipif(
     not CHROMIUM or not DRIVER, reason="chromium and chromedriver are not installed"
 )
+
+
+AXE = os.environ.get("XYREWARD_AXE", "")
+NEEDS_AXE = pytest.mark.skipif(
+    not AXE, reason="XYREWARD_AXE does not name an axe.min.js (npm: axe-core)"
+)
+
+
+def axe(browser: Any) -> list[tuple[str, list[str]]]:
+    """What axe finds wrong with the page that is open: rules, each with its elements."""
+    browser.execute_script(Path(AXE).read_text("utf-8"))
+    found = browser.execute_async_script(
+        "const done = arguments[arguments.length - 1]; axe.run(document).then(done)"
+    )
+    return [(v["id"], [n["html"] for n in v["nodes"]]) for v in found["violations"]]
 
 
 def paged(pairs: PairSet, **fields: Any) -> str:
@@ -491,6 +507,13 @@ def test_texts_stand_out_from_their_ground(browser: Any, tmp_path: Path, scheme:
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
     assert len(ratios) > 80
     assert [r for r in ratios if r[0] < 4.5] == []  # WCAG 2.2, AA
+
+
+@BROWSER
+@NEEDS_AXE
+def test_axe_finds_nothing(show: Any, browser: Any) -> None:
+    show(pair_set())
+    assert axe(browser) == []
 
 
 CONTRAST = """

@@ -2,7 +2,6 @@
 
 import html
 import json
-import os
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 from pair_sets import HOSTILE
 from rows import DIRECT, GOAL, LITERAL, REFUSAL, evaluation, failed, row
-from test_page import BROWSER, CONTRAST, Shown, browser, trap  # noqa: F401  # two are fixtures
+from test_page import BROWSER, CONTRAST, NEEDS_AXE, Shown, axe, browser, trap  # noqa: F401  # two are fixtures
 
 from xyreward.evaluation import Evaluation, Row
 from xyreward.items import Item
@@ -784,23 +783,16 @@ def test_every_control_has_a_label_and_every_part_a_name(show: Show) -> None:
     assert len(ids) == len(set(ids))
 
 
-AXE = os.environ.get("XYREWARD_AXE", "")
-
-
 @BROWSER
-@pytest.mark.skipif(not AXE, reason="XYREWARD_AXE does not name an axe.min.js (npm: axe-core)")
+@NEEDS_AXE
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(browser: Any, show: Show, scheme: str) -> None:  # noqa: F811
     feature = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", feature)
     seen = show()
-    seen.run(Path(AXE).read_text("utf-8"))
     for press in ("", "d"):
         seen.press(*press)
-        found = browser.execute_async_script(
-            "const done = arguments[arguments.length - 1]; axe.run(document).then(done)"
-        )
-        assert [(v["id"], [n["html"] for n in v["nodes"]]) for v in found["violations"]] == []
+        assert axe(browser) == []
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 

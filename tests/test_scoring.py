@@ -14,7 +14,7 @@ from xyreward.judges import Judge, load_judge
 from xyreward.judges.scripted import ScriptedJudge
 from xyreward.pairs.candidates import Candidate, by_judge
 from xyreward.reward import Reward
-from xyreward.scoring import Score, ascore, run_sync, score
+from xyreward.scoring import Score, ascore, run_sync, score, stop_over_budget
 from xyreward.testing import make_item
 from xyreward.verdict import FAILURE_KINDS, JudgeFailure, LabelProbabilities, Labels, Verdict
 
@@ -407,3 +407,13 @@ def test_ctrl_c_in_a_notebook_ends_the_work_and_not_only_the_wait_for_it() -> No
     finally:
         loop.close()
     assert ends == ["cancelled"]
+
+
+def test_what_a_budget_forbade_stops_and_says_how_much_of_what() -> None:
+    stop_over_budget([None, "timeout", True, "refused"], "answers were not judged")
+    for kinds, of, told in (
+        ([None, "over_budget", "timeout"], None, "1 of 3 answers were not judged"),
+        (["policy_over_budget", "over_budget"], 5, "2 of 5 answers were not judged"),
+    ):
+        with pytest.raises(JudgeError, match=told):
+            stop_over_budget(kinds, "answers were not judged", of=of)

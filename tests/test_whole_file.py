@@ -60,6 +60,39 @@ def test_it_has_the_rights_that_the_user_gives_files(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
 
 
+def test_the_rights_of_a_file_that_is_replaced_stay(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_text("before")
+    file.chmod(0o600)  # nobody else's to read, and so it stays
+    write_whole(file, "after")
+    assert file.read_text() == "after"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_one_and_what_it_names_is_written(tmp_path: Path, there: bool) -> None:
+    (tmp_path / "shared").mkdir()
+    file, link = tmp_path / "shared" / "splits.json", tmp_path / "splits.json"
+    if there:
+        file.write_text("before")
+    link.symlink_to(Path("shared") / "splits.json")
+    write_whole(link, "after")
+    assert link.is_symlink()
+    assert file.read_text() == "after"
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_what_is_no_regular_file_stays_what_it_is(tmp_path: Path) -> None:
+    pipe, folder = tmp_path / "pipe", tmp_path / "folder"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    for path in (pipe, folder):
+        with pytest.raises(OSError, match="is there and is no regular file"):
+            write_whole(path, "x")
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert sorted(tmp_path.iterdir()) == [folder, pipe]
+
+
 def test_a_folder_that_is_not_there_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_whole(tmp_path / "none" / "a", "x")

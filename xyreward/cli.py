@@ -339,6 +339,7 @@ def attack(
     from xyreward.attack import aattack, calls_needed, known_answers
     from xyreward.judges import described, load_judge, makes_calls
     from xyreward.judges.panel import model_judges
+    from xyreward.whole_file import write_whole
 
     if out is not None and out.exists():
         raise typer.BadParameter(f"{out} exists; give another name", param_hint="--out")
@@ -369,7 +370,7 @@ def attack(
         _say("--out FILE keeps all rows.")
     if out is not None:
         try:
-            out.write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
+            write_whole(out, json.dumps(report.to_dict(), indent=1) + "\n")
         except OSError as error:
             _end(error, STOPPED)
     _say_bill(model_judges(one))

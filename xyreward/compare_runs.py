@@ -531,24 +531,33 @@ def to_markdown(comparison: Mapping[str, Any]) -> str:
         "",
     ]
     published = comparison["published"]
-    bands = beside_of_report(published)
+    beside = {"published range, %": beside_of_report(published)}
+    if any(run["condition"].startswith("reference:") for run in runs):
+        beside["published range, people, %"] = beside_of_report(published, over="human")
+    beside = {heading: bands for heading, bands in beside.items() if bands}
     names = [run["label"] for run in runs] + [one["name"] for one in differences]
     judge = plain(published["judge"])
     rows = [
-        (["", "n", *names], "published range, %"),
-        *((row, judge if row[0] == "judge" else "") for row in _head_rows(runs, differences)),
-        (_headline_row(runs, differences), ""),
+        ["", "n", *names, *beside],
+        *(
+            [*row, *([judge if row[0] == "judge" else ""] * len(beside))]
+            for row in _head_rows(runs, differences)
+        ),
+        [*_headline_row(runs, differences), *[""] * len(beside)],
     ]
     for kind in (*ITEM_KINDS, None):
         of_kind = [line for line in comparison["metrics"] if line["kind"] == kind]
         if of_kind:
-            rows.append(([f"**{shown.KINDS[kind]}**"] + [""] * (len(names) + 1), ""))
+            rows.append([f"**{shown.KINDS[kind]}**", *[""] * (len(rows[0]) - 1)])
             rows += [
-                (_row(line, runs, differences), str(bands.get(line["key"], ""))) for line in of_kind
+                [
+                    *_row(line, runs, differences),
+                    *(str(bands.get(line["key"], "")) for bands in beside.values()),
+                ]
+                for line in of_kind
             ]
-    table = [[*cells, beside] if bands else cells for cells, beside in rows]
-    lines = ["| " + " | ".join(cells) + " |" for cells in table]
-    out += [lines[0], "|---|" + "---:|" * (len(table[0]) - 1), *lines[1:], ""]
+    lines = ["| " + " | ".join(cells) + " |" for cells in rows]
+    out += [lines[0], "|---|" + "---:|" * (len(rows[0]) - 1), *lines[1:], ""]
     named = [one["name"] for one in differences]
     below = (
         shown.few_clusters(

@@ -34,7 +34,7 @@ from xyreward.answering import (
     replies_in_letters,
     write,
 )
-from xyreward.errors import ConfigError, JudgeError
+from xyreward.errors import ConfigError
 from xyreward.items import AnswerKind, Item, ItemKind, Reference
 from xyreward.judges import Judge, check_gives_labels, load_judge
 from xyreward.judges.panel import model_judges
@@ -43,7 +43,7 @@ from xyreward.partial import Partial
 from xyreward.policy import Answer, LogProb
 from xyreward.prices import without_url
 from xyreward.reward import Reward
-from xyreward.scoring import Score, score
+from xyreward.scoring import Score, score, stop_over_budget
 
 OPTIONS = ("A", "B")
 REPLIED = ("unparseable", "truncated")
@@ -307,9 +307,7 @@ def evaluate(
             progress=tick(condition, len(items) * answers_per_item),
             through=kept.step(condition, asdict, lambda found: Answer(**found)),
         )
-        _stop_over_budget(
-            [one.failure for several in written for one in several], "answers were not written"
-        )
+        _stop_where_unwritten([one for several in written for one in several])
     rows = _rows(items, written, clusters)
     if judged_by is not None:
         _judge_rows(rows, items, judged_by, kept, progress)
@@ -444,7 +442,7 @@ def _write_again(
     written = write(policy, [told_the_goal(item) for item in items] if told else items, how)
     by_id = {item.id: several for item, several in zip(items, written, strict=True)}
     now = [by_id[row["item_id"]][row["answer_index"]] for row in missing]
-    _stop_over_budget([one.failure for one in now], "answers were not written")
+    _stop_where_unwritten(now)
     for row, one in zip(missing, now, strict=True):
         row.update(
             answer=one.text,
@@ -593,9 +591,15 @@ def _judge_rows(
             partially(_all_judged, *asked, judge),
             lambda found: not any(one.get("failure") for one in found),
         )
-    _stop_over_budget([one.get("failure") for one in judged], "answers were not judged")
+    failures = (one.get("failure") for one in judged)
+    stop_over_budget([f and f["kind"] for f in failures], "answers were not judged")
     for row, verdict in zip(answered, judged, strict=True):
         row.update(verdict)
+
+
+def _stop_where_unwritten(written: Sequence[Written]) -> None:
+    kinds = [one.failure and one.failure["kind"] for one in written]
+    stop_over_budget(kinds, "answers were not written")
 
 
 @contextmanager
@@ -613,16 +617,6 @@ def _told_of(judge: Judge, answers: int, progress: Progress | None) -> Iterator[
     finally:
         for one, its in zip(asking, before, strict=True):
             one.on_outcome = its
-
-
-def _stop_over_budget(failures: Sequence[Mapping[str, Any] | None], what: str) -> None:
-    """What was asked before the money ended is no sample of the whole: stop, and go on later."""
-    missing = sum(f is not None and f["kind"].endswith("over_budget") for f in failures)
-    if missing:
-        raise JudgeError(
-            f"the budget is spent: {missing} of {len(failures)} {what}. What was paid for is in the store; "
-            "raise budget_usd and go on with the same run"
-        )
 
 
 def _both_orders(values: Sequence[T]) -> list[tuple[T, T]]:
@@ -647,8 +641,7 @@ def _picks_of_letters(
 ) -> list[dict[str, Any]]:
     """What an API picks of the items that have two answers to compare, in their order."""
     replies = replies_in_letters(policy, letter_questions(items), how, progress=progress)
-    failures = [None if r in OPTIONS else {"kind": f"policy_{r}"} for r in replies]
-    _stop_over_budget(failures, "questions of picking were not asked")
+    stop_over_budget(replies, "questions of picking were not asked")
     return [_picked_by_letter(*two) for two in _both_orders(replies)]
 
 

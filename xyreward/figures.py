@@ -41,6 +41,12 @@ GOALS = (
 )
 """Keys of metrics, with what the announcement's verbs and our labels call them."""
 
+OF_THREE = (
+    "Ranges of writing are shares of the answers with one of the paper's three labels of focus; marks above "
+    "are shares of all answers, with our four."
+)
+"""In the figure itself, as it is quoted without its page."""
+
 WIDTH = 960
 ROW = 24
 HEADING = 26
@@ -216,7 +222,9 @@ def goals(report: Mapping[str, Any]) -> Figure | None:
         sheet.row(one.name)
         for i, (key, verb, _) in enumerate(GOALS):
             sheet.mark(i, one.lines.get(key), one.style, said=f"{one.name} {verb}")
-    _published(sheet, report, {key: i for i, (key, _, _) in enumerate(GOALS)})
+    of_people = any(one.style == "s2" for one in series)
+    panels = {key: i for i, (key, _, _) in enumerate(GOALS)}
+    _published(sheet, report, panels, of_people=of_people)
     return sheet.figure(
         "goals",
         "Share of answers that mention, focus on and steer to the intended request, %",
@@ -278,13 +286,28 @@ def changes(report: Mapping[str, Any]) -> Figure | None:
 
 
 def _published(
-    sheet: _Sheet, report: Mapping[str, Any], panels: Mapping[str, int], *, named: bool = False
+    sheet: _Sheet,
+    report: Mapping[str, Any],
+    panels: Mapping[str, int],
+    *,
+    named: bool = False,
+    of_people: bool = False,
 ) -> None:
+    """Rows of published ranges, below a rule.
+
+    Args:
+        panels: which one a metric's range stands in.
+        named: picks and what is written share a panel, and the names of rows tell them apart.
+        of_people: answers that are no policy's are drawn, beside which ranges of people may stand.
+    """
     published = report.get("published")
     if not published:
         return
     beside = beside_of_report(published)
-    bands = list(beside.values()) or [Band(**band) for band in published["bands"]]
+    bands = [*beside.values()]
+    if of_people:
+        bands += beside_of_report(published, over="human").values()
+    bands = bands or [Band(**band) for band in published["bands"]]
     rows: dict[str, list[Band]] = {}
     for band in bands:
         if band.metric in panels:
@@ -298,6 +321,9 @@ def _published(
     sheet.heading(
         f"Published by {published['source']}, judge {published['judge']}, {where}: ranges"
     )
+    if named and any(b.metric.startswith("paper_") for found in rows.values() for b in found):
+        sheet.heading(OF_THREE)
+        sheet.say(OF_THREE.removesuffix("."))
     for label, found in rows.items():
         sheet.row(label, quiet=True)
         for band in found:

@@ -125,6 +125,12 @@ def read_lines(text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             and (row.get("reward"), row.get("soft_reward")) != (None,) * 2
         ):
             raise ValueError(f"line {n}: has a reward and no verdict, expected none without one")
+        lacking = row.get("failure") is not None
+        if row.get("verdict") is not None and lacking:
+            raise ValueError(f"line {n}: has a verdict and a failure, expected one of them")
+        # It would count as judged, and be in no figure.
+        if row.get("verdict") is None and not lacking and "writing" in head["parts"]:
+            raise ValueError(f"line {n}: has no verdict and no failure, expected one of them")
     return head, rows
 
 

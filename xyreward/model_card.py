@@ -24,6 +24,7 @@ from xyreward.locate import ADAPTER, MARK, Mark, is_hub_name
 from xyreward.markdown import code, plain
 from xyreward.pairs import PairSet
 from xyreward.training_prompts import Prompts
+from xyreward.whole_file import write_whole
 
 Method = Literal["DPO", "GRPO", "SFT", "reward modelling"]
 
@@ -183,8 +184,8 @@ def write_card(folder: Path, card: str, mark: Mark) -> None:
         RunFolderError: the files cannot be written.
     """
     try:
-        (folder / MARK).write_text(mark.to_json(), "utf-8")
-        (folder / CARD).write_text(card, "utf-8")
+        write_whole(folder / MARK, mark.to_json())
+        write_whole(folder / CARD, card)
         file = folder / ADAPTER
         if file.is_file():
             config = json.loads(file.read_text("utf-8"))
@@ -193,7 +194,7 @@ def write_card(folder: Path, card: str, mark: Mark) -> None:
             # A set for peft, in an order of each process: fingerprints of equal adapters would differ.
             if isinstance(modules := config.get("target_modules"), list):
                 config["target_modules"] = sorted(modules)
-            file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
+            write_whole(file, json.dumps(config, indent=2, sort_keys=True) + "\n")
     except OSError as error:
         raise RunFolderError(f"{folder}: cannot be written ({error})") from error
 
@@ -222,7 +223,7 @@ def add_report(folder: Path, page: str, index: Sequence[Mapping[str, Any]] = ())
                 for line in page.splitlines()
                 if not line.startswith("# ")
             ]
-            file.write_text(f"{before}{found}\n{_text(lines)}\n", "utf-8")
+            write_whole(file, f"{before}{found}\n{_text(lines)}\n")
     except (OSError, UnicodeDecodeError, YAMLError) as error:
         raise RunFolderError(f"{file}: cannot be written ({error})") from error
 

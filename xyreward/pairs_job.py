@@ -61,11 +61,11 @@ from xyreward.pairs.order import (
     check_comparable,
     estimate_order,
     order_version,
-    stop_over_budget,
 )
 from xyreward.pairs.pair import Pair, PairSet, pair_of
 from xyreward.pairs.sampling import estimate_samples, load_sampler, sample
 from xyreward.runs import OF_THE_BILL
+from xyreward.scoring import stop_over_budget
 from xyreward.sides import Sides, limited, load_sides
 from xyreward.verdict import FailureKind
 from xyreward.words import counted, noun
@@ -278,9 +278,7 @@ class PreparedJob:
         if not os.access(out.parent, os.W_OK):
             raise RunFolderError(f"{out.parent}: cannot be written; choose another --out")
         # What is written beside it until all is there, names that are longer than its own.
-        longest = max(
-            f"{out.name}.samples.jsonl.partial", f".{out.name}.0123456789.partial", key=len
-        )
+        longest = f".{out.name}.samples.jsonl.job.01234567.partial"
         try:
             (out.parent / longest).lstat()
         except FileNotFoundError:
@@ -465,7 +463,9 @@ class PreparedJob:
             asked = [self.policy] if isinstance(self.policy, ModelAsker) else []
             with bar("sampling", total, asked) as advance:
                 sampled = self._sample(self.samples_file, advance)
-            _stop_over_budget(sampled.failed, sampled.wanted, "answers were not sampled")
+            stop_over_budget(
+                Counter(sampled.failed).elements(), "answers were not sampled", of=sampled.wanted
+            )
             answers += sampled.candidates
             failed.update({f"sampling: {kind}": n for kind, n in sampled.failed.items()})
             notes.append(
@@ -479,7 +479,11 @@ class PreparedJob:
                     self.shown, self.writer, job.contrast, on_reply=lambda: advance(1)
                 )
             asked_for = len(self.items) * job.contrast.k
-            _stop_over_budget(written.failed, asked_for, "replies of the writer were not asked for")
+            stop_over_budget(
+                Counter(written.failed).elements(),
+                "replies of the writer were not asked for",
+                of=asked_for,
+            )
             answers += written.candidates
             failed.update({f"writing: {kind}": n for kind, n in written.failed.items()})
             notes.append(
@@ -603,11 +607,6 @@ def _passing(failed: Mapping[str, int]) -> dict[str, int]:
 
 def _listed(failed: Mapping[str, int]) -> str:
     return ", ".join(f"{what} {n}" for what, n in failed.items())
-
-
-def _stop_over_budget(failed: Mapping[str, int], wanted: int, what: str) -> None:
-    missing = failed.get("over_budget", 0)
-    stop_over_budget(["over_budget"] * missing + [""] * (wanted - missing), what)
 
 
 def _config(job: PairsJob) -> dict[str, Any]:

@@ -33,7 +33,6 @@ from xyreward.model_card import add_report
 from xyreward.monotone import fit as fit_monotone
 from xyreward.pairs import PairSet, build_pairs
 from xyreward.pairs.candidates import references
-from xyreward.pairs.order import stop_over_budget
 from xyreward.prices import usual_tokens
 from xyreward.recipe import (
     SET_BY_RECIPE,
@@ -46,7 +45,7 @@ from xyreward.recipe import (
 from xyreward.rehearsal import rehearse, reward_step
 from xyreward.reward import Reward
 from xyreward.runs import RunFolder
-from xyreward.scoring import Score, ascore, run_sync
+from xyreward.scoring import Score, ascore, run_sync, stop_over_budget
 from xyreward.sides import limited
 from xyreward.splits import Side
 from xyreward.stats import Estimate, mean

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import inspect
 import threading
-from collections.abc import Coroutine, Mapping, Sequence, Set
+from collections.abc import Coroutine, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
@@ -294,6 +294,30 @@ def over_budget(scores: Sequence[Score]) -> JudgeFailure | None:
     """The first judgement that a budget forbade: none can succeed any more until it is raised."""
     failures = (score.failure for score in scores)
     return next((one for one in failures if one and one.kind == "over_budget"), None)
+
+
+def stop_over_budget(kinds: Iterable[object], what: str, *, of: int | None = None) -> None:
+    """Stop where a budget kept some from being asked. Any other failure is counted and left out.
+
+    What was asked before the money ended is no sample of the whole; and what is made of it would be in the
+    way of the whole, once the budget was raised and that was paid for.
+
+    Args:
+        kinds: of failures (a judge's, or a policy's, which begin with `policy_`); whatever else is none.
+        what: were not asked, in words: `answers were not judged`.
+        of: how many were to be asked; None: as many as `kinds`.
+
+    Raises:
+        JudgeError: "over_budget" is among `kinds`.
+    """
+    kinds = list(kinds)
+    missing = sum(isinstance(kind, str) and kind.endswith("over_budget") for kind in kinds)
+    if missing:
+        raise JudgeError(
+            f"the budget is spent: {missing} of {len(kinds) if of is None else of} {what}. Nothing is made "
+            "of the others; what was paid for is in the store. Raise budget_usd and run the same again (a "
+            "recipe with --resume)"
+        )
 
 
 def run_sync(work: Coroutine[Any, Any, T]) -> T:

@@ -569,7 +569,7 @@ class Growing:
             self.rows = self._count()
         else:
             with _writing(out):
-                job_file(out).write_text(json.dumps({"job": self.job, "missing": 0}), "utf-8")
+                write_job(out, self.job, 0)
                 self._partial.touch()
 
     def _check_job(self) -> None:
@@ -643,6 +643,15 @@ def locked(out: Path) -> Iterator[None]:
 def job_file(out: Path) -> Path:
     """Where it is written what makes `out`."""
     return out.with_name(out.name + ".job")
+
+
+def write_job(out: Path, job: Mapping[str, Any], missing: int) -> None:
+    """Tell beside `out` what makes it, and how many answers it lacks.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_whole(job_file(out), json.dumps({"job": job, "missing": missing}))
 
 
 def check_job(out: Path, job: Mapping[str, Any]) -> int:

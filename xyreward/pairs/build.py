@@ -27,10 +27,10 @@ from xyreward.pairs.candidates import (
 from xyreward.pairs.guards import Guards, TokenGuard
 from xyreward.pairs.held_out import HeldOut
 from xyreward.pairs.language import NOTHING, Told
-from xyreward.pairs.order import check_comparable, check_order, stop_over_budget
+from xyreward.pairs.order import check_comparable, check_order
 from xyreward.pairs.pair import EXAMPLES, LeftOut, Pair, PairRule, PairSet, pair_of
 from xyreward.pairs.rule import NEITHER, NEITHER_OVERCORRECTS, NOT_JUDGED, Rule
-from xyreward.scoring import run_sync
+from xyreward.scoring import run_sync, stop_over_budget
 from xyreward.splits import Splits, clusters_of
 from xyreward.words import counted, noun
 

@@ -28,7 +28,7 @@ from xyreward.judges.panel import model_judges
 from xyreward.pairs.pair import Pair
 from xyreward.reading import ReadingProblem, Unread, read_object, read_text
 from xyreward.rubric import Grounding
-from xyreward.scoring import run_sync
+from xyreward.scoring import run_sync, stop_over_budget
 from xyreward.verdict import JudgeFailure
 from xyreward.words import noun
 
@@ -119,22 +119,6 @@ def check_order(
     return OrderChecked(
         tuple(kept), tuple(dropped), cost, order_version(), dict(sorted(counts.items()))
     )
-
-
-def stop_over_budget(outcomes: Sequence[object], what: str) -> None:
-    """Stop where a budget kept some from being asked. Any other failure is counted and left out.
-
-    What was asked before the money ended is no sample of the whole; and a set made of it would be in the
-    way of the whole set, once the budget was raised and that was paid for.
-
-    Raises:
-        JudgeError: "over_budget" is among `outcomes`.
-    """
-    if missing := sum(outcome == "over_budget" for outcome in outcomes):
-        raise JudgeError(
-            f"the budget is spent: {missing} of {len(outcomes)} {what}. Nothing is made of the others; what "
-            "was paid for is in the store. Raise budget_usd and run the same again"
-        )
 
 
 def estimate_order(

@@ -33,10 +33,10 @@ from xyreward.judges.calls import Call, Reply
 from xyreward.pairs.answers import (
     Growing,
     check_job,
-    job_file,
     locked,
     read_answers,
     write_answers,
+    write_job,
 )
 from xyreward.pairs.candidates import Candidate
 from xyreward.policy import Policy, default_device, dtype_on, load_policy, visible
@@ -474,16 +474,10 @@ async def _of_api(
                 on_answers(wanted)
             return _sampled(read.candidates, wanted, keep=keep, resumed=wanted)
         # First, so that whatever stops this leaves a file that says of what it is a part.
-        _tell(out, job, wanted)
+        write_job(out, job, wanted)
         found = await _asked(asker, items, sampling, out, made_by, on_answers, keep=keep)
-        _tell(out, job, sum(found.failed.values()))
+        write_job(out, job, sum(found.failed.values()))
         return found
-
-
-def _tell(out: Path, job: Mapping[str, Any], missing: int) -> None:
-    beside = job_file(out).with_name(f"{job_file(out).name}.tmp")
-    beside.write_text(json.dumps({"job": job, "missing": missing}), "utf-8")
-    beside.replace(job_file(out))
 
 
 async def _asked(
