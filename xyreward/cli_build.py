@@ -214,11 +214,12 @@ def review(
     from xyreward.construct.review import review_page
     from xyreward.loading import load_items
     from xyreward.score_file import refuse_existing
+    from xyreward.whole_file import write_whole
 
     refuse_existing(out)
     made = review_page(load_items(items), seed=seed, limit=limit)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(made.html, "utf-8")
+    write_whole(out, made.html)
     cli._say(f"{counted(made.items, 'item')} to review in {out} (sheet {made.hash})")
 
 

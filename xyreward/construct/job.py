@@ -6,7 +6,6 @@ Not here: which stages there are, and in what order (`forum_job.py`, `guide_job.
 from __future__ import annotations
 
 import json
-import os
 import pickle
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from xyreward.errors import ConfigError, told
 from xyreward.items import Item
 from xyreward.judges.asking import Estimate, ModelAsker
 from xyreward.splits import near_duplicates
+from xyreward.whole_file import write_whole
 
 T = TypeVar("T")
 
@@ -172,30 +172,20 @@ def write_folder(
     folder.mkdir(parents=True, exist_ok=True)
     items = sorted(items, key=lambda item: (len(item.id), item.id))
     write_items(folder / "items.jsonl", items)
-    put(folder / "funnel.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
-    put(folder / "card.md", card(items))
+    told = json.dumps(facts, indent=1, ensure_ascii=False) + "\n"
+    write_whole(folder / "funnel.json", as_bytes(told))
+    write_whole(folder / "card.md", as_bytes(card(items)))
 
 
 def write_items(path: Path, items: Sequence[Item]) -> None:
     """Write items as JSONL; the file is there as a whole or not at all."""
-    put(path, items_text(items))
+    write_whole(path, as_bytes(items_text(items)))
 
 
 def items_text(items: Sequence[Item]) -> str:
     """Items as JSONL."""
     lines = [json.dumps(item.model_dump(mode="json"), ensure_ascii=False) for item in items]
     return "".join(f"{line}\n" for line in lines)
-
-
-def put(path: Path, text: str) -> None:
-    """Write a file that is there as a whole or not at all."""
-    # Of this process: another one may be writing the same folder.
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        beside.write_bytes(as_bytes(text))
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def as_bytes(text: str) -> bytes:
