@@ -330,7 +330,7 @@ def test_bad_lines_of_jsonl_are_told_with_their_line(tmp_path: Path) -> None:
     file.write_bytes(
         good
         + b'{"id": 2, "body": "caf\xe9", "answers": []}\n{"id": 3,\n[]\n'
-        + b'{"id": 4, "body": "b", "answers": [{"text": "  "}]}\n'
+        + b'{"id": 4, "body": "b", "answers": [{"text": null}]}\n'
         + b'{"id": 5, "body": "b", "answers": "none"}\n{"body": "b", "answers": []}\n'
     )
     problems = Problems()

@@ -130,7 +130,7 @@ def controls_beside(n_xy: int, share: float) -> int:
 # ---------------------------------------------------------------- the folder
 
 
-def check_source(folder: Path, source: str | list[str]) -> None:
+def check_source(folder: Path, source: str | list[str], site: str = "") -> None:
     """Make sure that a folder is new, or was built from the same files: its items would be overwritten.
 
     Other settings may come: replies are in the store, and what is built is told with its settings.
@@ -138,6 +138,7 @@ def check_source(folder: Path, source: str | list[str]) -> None:
     Args:
         folder: where items are to be.
         source: what `funnel.json` says of the files.
+        site: likewise, of a forum: the dumps of all forums have the same file names.
 
     Raises:
         ConfigError: it holds items of other files, or a `funnel.json` that no build wrote.
@@ -146,14 +147,18 @@ def check_source(folder: Path, source: str | list[str]) -> None:
     if not file.exists():
         return
     try:
-        known = json.loads(file.read_text("utf-8"))["source"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        facts = json.loads(file.read_text("utf-8"))
+        known, of = facts["source"], facts.get("site", "")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{file}: is not as a build writes it ({told(error)}); take another folder for --out"
         ) from None
-    if known != source:
+    if (known, of) != (source, site):
+        there, here = (
+            f"{name} of {where}" if where else name for name, where in ((known, of), (source, site))
+        )
         raise ConfigError(
-            f"{folder} holds items built from {known}, and these are of {source}; take another folder for "
+            f"{folder} holds items built from {there}, and these are of {here}; take another folder for "
             "--out, or remove that one"
         )
 
