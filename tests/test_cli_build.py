@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import signal
@@ -103,6 +104,19 @@ def test_what_is_given_wrongly_is_told_before_anything_is_sent(run: Run, plan: F
         bad = run(*command(api, "out", "--sample", "2"))
         assert (bad.status, "prefilter.sample is 2.0" in bad.err) == (2, True)
         assert api.stats.requests == 0
+
+
+def test_another_forum_s_folder_is_not_written_over_though_all_dumps_have_one_name(
+    run: Run, plan: ForumPlan
+) -> None:
+    Path("out").mkdir()
+    with FakeAPI(reply=plan.reply) as api:
+        for there, status in (("other.example", 2), (SITE, 0)):
+            Path("out/funnel.json").write_text(json.dumps({"source": "Posts.xml", "site": there}))
+            found = run(*command(api, "out", "--dry-run"))
+            assert found.status == status
+            says = f"Posts.xml of {there}, and these are of Posts.xml of {SITE}"
+            assert (says in found.err) == (status == 2)
 
 
 def test_a_folder_that_cannot_be_one_is_told_before_anything_is_sent(

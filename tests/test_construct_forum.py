@@ -276,7 +276,8 @@ def test_blank_answers_are_counted_and_shown_to_no_model(tmp_path: Path) -> None
         answers = [{"id": str(a.id), "body": a.html, "score": a.score} for a in thread.answers]
         blank = {"id": f"9{number}", "body": blanks[number], "score": 99, "accepted": True}
         row = {"id": str(thread.id), "title": thread.title, "body": thread.html}
-        rows.append({**row, "answers": [blank, *answers[: 3 if number else 0]]})
+        bare = [{"id": "80", "body": " \n", "score": 50}] * (not number)  # not even markup
+        rows.append({**row, "answers": [blank, *bare, *answers[: 3 if number else 0]]})
     dump = tmp_path / "t.jsonl"
     dump.write_text("".join(json.dumps(row) + "\n" for row in rows))
     seen: list[str] = []
@@ -291,7 +292,8 @@ def test_blank_answers_are_counted_and_shown_to_no_model(tmp_path: Path) -> None
         gates = GateSettings(inferences=0, second_pass=0)
         settings = ForumSettings(prefilter=PreFilter(at_least=0), gates=gates, controls=0.5)
         built = ForumJob(Source(dump, SITE, "CC0"), asker, settings).run()
-    assert built.counts.rows["blank answer"] == 4  # one of each thread
+    assert built.counts.rows["blank answer"] == 5  # one of each thread, and another of the first
+    assert not built.problems.count
     assert built.funnel.steps[0].dropped == {"no answer": 1}
     assert len(seen) == 3
     for text in seen:
@@ -401,6 +403,7 @@ def test_text_of_a_post_cannot_leave_its_marks_and_personal_data_is_masked() -> 
     ("title", "html", "why"),
     [
         ("", "<p><!-- nothing --></p>", "no question"),
+        ("\u200b", "<p>&#8203;</p>", "no question"),
         ("word " * 5000, "<p>q</p>", "a post of more than 20,000 characters"),
         ("t", "<p></p>", None),
     ],

@@ -2,8 +2,8 @@
 
 import html
 import json
-import os
 import re
+import resource
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -571,11 +571,18 @@ def test_a_start_that_is_stopped_between_its_two_files_is_gone_on_with(
     Path("d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     apply_to = ("build", "apply", "items.jsonl", "d.jsonl", "--out")
     assert run(*apply_to, "whole.jsonl").status == 1  # one has no decision
-    # What cannot be written ends it as a kill would: the second file's place beside is taken.
-    beside = Path(f".part.jsonl.{os.getpid()}.part")
-    beside.mkdir()
-    assert run(*apply_to, "part.jsonl").status != 1
-    beside.rmdir()
+    # What cannot be written ends it as a kill would: the second file is longer than the first.
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (Path("whole.left_out.jsonl").stat().st_size, limit[1])
+    )
+    try:
+        full = run(*apply_to, "part.jsonl")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert full.status not in (0, 1)
+    assert len(full.err.splitlines()) == 1
+    assert not list(Path().glob(".*"))
     assert Path("part.left_out.jsonl").exists()
     assert not Path("part.jsonl").exists()
     again = run(*apply_to, "part.jsonl")

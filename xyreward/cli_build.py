@@ -113,7 +113,7 @@ def forum(
     job = ForumJob(
         Source(source, site, licence, users), asker, settings, judge=judge, second=second
     )
-    check_source(out, job.source.path.name)
+    check_source(out, job.source.path.name, site)
     with nothing_sent(dry_run):
         job.check()
     if users is None and (beside := job.source.users_file) is not None:

@@ -30,6 +30,7 @@ from xyreward.reading import (
     read_object,
     read_text,
 )
+from xyreward.words import is_empty
 
 EXTRACT = "forum-extract-1"
 """Raised by hand where notes are meant to differ. The hash in the version shows every change."""
@@ -89,7 +90,7 @@ def usable(thread: Thread) -> str | None:
         return "no answer"
     if all(post.score < 0 for post in thread.answers):
         return "all answers voted down"
-    if not thread.title.strip() and not thread.question.text.strip():
+    if is_empty(thread.title) and not thread.question.says_something:
         return "no question"
     longest = max(len(post.html) for post in (thread.question, *thread.answers))
     if max(longest, len(thread.title) + len(thread.question.html)) > LONGEST_POST:

@@ -69,7 +69,8 @@ class Tokenizer(HTMLParser):
     """The standard library's, which never refuses a text here, and takes time in proportion to its length.
 
     Left alone it looks for the end of each open tag and comment to the end of the text, seconds for a post
-    of `<a <a <a`, and raises an error at `<![x[` and at `&#` with thousands of digits.
+    of `<a <a <a`, and raises an error at `<![x[` and at `&#` with thousands of digits. What it makes of a
+    tag without an end is another thing in each release of Python, and newer ones lose all text behind it.
     """
 
     def __init__(self) -> None:
@@ -87,23 +88,27 @@ class Tokenizer(HTMLParser):
         """As the base class, of which these are the parts that may look far ahead."""
         return self._parsed(super().parse_starttag, i)
 
+    def parse_endtag(self, i: int) -> int:
+        """As the base class."""
+        return self._parsed(super().parse_endtag, i)
+
     def parse_comment(self, i: int, report: bool = True) -> int:
         """As the base class."""
         return self._parsed(lambda at: super(Tokenizer, self).parse_comment(at, report), i)
 
-    def parse_marked_section(self, i: int, report: bool = True) -> int:
-        """As the base class; what is none is a comment, as in browsers."""
-        try:
-            return self._parsed(
-                lambda at: super(Tokenizer, self).parse_marked_section(at, report), i
-            )
-        except AssertionError:
-            return self.parse_bogus_comment(i)
+    def parse_html_declaration(self, i: int) -> int:
+        """As the base class; sections other than CDATA are comments, as in browsers."""
+        if self.rawdata.startswith("<![", i) and not self.rawdata.startswith("<![CDATA[", i):
+            return self._parsed(self.parse_bogus_comment, i)
+        return self._parsed(super().parse_html_declaration, i)
 
     def _parsed(self, parse: Callable[[int], int], i: int) -> int:
-        """Where what begins at `i` ends; -1, which makes it text, where it does not or was not looked for."""
+        """Where what begins at `i` ends. Where it does not, or was not looked for, its first sign is text."""
         end = -1 if self._unclosed >= UNCLOSED else parse(i)
-        self._unclosed += end < 0
+        if end < 0:
+            self._unclosed += 1
+            self.handle_data("<")
+            end = i + 1
         return end
 
 

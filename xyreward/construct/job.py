@@ -6,7 +6,6 @@ Not here: which stages there are, and in what order (`forum_job.py`, `guide_job.
 from __future__ import annotations
 
 import json
-import os
 import pickle
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from xyreward.errors import ConfigError, told
 from xyreward.items import Item
 from xyreward.judges.asking import Estimate, ModelAsker
 from xyreward.splits import near_duplicates
+from xyreward.whole_file import write_whole
 
 T = TypeVar("T")
 
@@ -130,7 +130,7 @@ def controls_beside(n_xy: int, share: float) -> int:
 # ---------------------------------------------------------------- the folder
 
 
-def check_source(folder: Path, source: str | list[str]) -> None:
+def check_source(folder: Path, source: str | list[str], site: str = "") -> None:
     """Make sure that a folder is new, or was built from the same files: its items would be overwritten.
 
     Other settings may come: replies are in the store, and what is built is told with its settings.
@@ -138,6 +138,7 @@ def check_source(folder: Path, source: str | list[str]) -> None:
     Args:
         folder: where items are to be.
         source: what `funnel.json` says of the files.
+        site: likewise, of a forum: the dumps of all forums have the same file names.
 
     Raises:
         ConfigError: it holds items of other files, or a `funnel.json` that no build wrote.
@@ -146,14 +147,18 @@ def check_source(folder: Path, source: str | list[str]) -> None:
     if not file.exists():
         return
     try:
-        known = json.loads(file.read_text("utf-8"))["source"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        facts = json.loads(file.read_text("utf-8"))
+        known, of = facts["source"], facts.get("site", "")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{file}: is not as a build writes it ({told(error)}); take another folder for --out"
         ) from None
-    if known != source:
+    if (known, of) != (source, site):
+        there, here = (
+            f"{name} of {where}" if where else name for name, where in ((known, of), (source, site))
+        )
         raise ConfigError(
-            f"{folder} holds items built from {known}, and these are of {source}; take another folder for "
+            f"{folder} holds items built from {there}, and these are of {here}; take another folder for "
             "--out, or remove that one"
         )
 
@@ -172,30 +177,20 @@ def write_folder(
     folder.mkdir(parents=True, exist_ok=True)
     items = sorted(items, key=lambda item: (len(item.id), item.id))
     write_items(folder / "items.jsonl", items)
-    put(folder / "funnel.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
-    put(folder / "card.md", card(items))
+    told = json.dumps(facts, indent=1, ensure_ascii=False) + "\n"
+    write_whole(folder / "funnel.json", as_bytes(told))
+    write_whole(folder / "card.md", as_bytes(card(items)))
 
 
 def write_items(path: Path, items: Sequence[Item]) -> None:
     """Write items as JSONL; the file is there as a whole or not at all."""
-    put(path, items_text(items))
+    write_whole(path, as_bytes(items_text(items)))
 
 
 def items_text(items: Sequence[Item]) -> str:
     """Items as JSONL."""
     lines = [json.dumps(item.model_dump(mode="json"), ensure_ascii=False) for item in items]
     return "".join(f"{line}\n" for line in lines)
-
-
-def put(path: Path, text: str) -> None:
-    """Write a file that is there as a whole or not at all."""
-    # Of this process: another one may be writing the same folder.
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        beside.write_bytes(as_bytes(text))
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def as_bytes(text: str) -> bytes:

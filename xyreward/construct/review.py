@@ -23,13 +23,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from xyreward.construct.gates import meant_as
-from xyreward.construct.job import as_bytes, items_text, put, write_items
+from xyreward.construct.job import as_bytes, items_text, write_items
 from xyreward.errors import DataError
 from xyreward.items import Item, same_words, text_hash
 from xyreward.markdown import printable
 from xyreward.score_file import refuse_existing
 from xyreward.self_contained import render
 from xyreward.strict_json import parse_json
+from xyreward.whole_file import write_whole
 from xyreward.words import counted, is_empty
 
 REASONS = (
@@ -314,11 +315,11 @@ def write_reviewed(found: Reviewed, out: Path) -> Path:
         OSError: a file cannot be written.
     """
     left_out = out.with_name(f"{out.stem}.left_out{out.suffix}")
-    text = items_text(found.left_out)
-    if left_out.exists() and not (left_out.is_file() and left_out.read_bytes() == as_bytes(text)):
+    text = as_bytes(items_text(found.left_out))
+    if left_out.exists() and not (left_out.is_file() and left_out.read_bytes() == text):
         refuse_existing(left_out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    put(left_out, text)
+    write_whole(left_out, text)
     write_items(out, found.kept)
     return left_out
 

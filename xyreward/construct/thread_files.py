@@ -540,7 +540,8 @@ def _thread(
                 raise _Bad(f"answers[{n}] is {type(one).__name__}, expected an object")
             of = known_fields(one, _ANSWER)
             of.setdefault("id", str(n))
-            post = _thread_post(of, f"answers[{n}]", source)
+            # A blank one is no answer and costs no other; without the column the row is of another form.
+            post = _thread_post(of, f"answers[{n}]", source, blank=True)
             if post.id in ids:
                 raise _Bad(f"answers[{n}].id {post.id!r:.40} is there twice")
             ids.add(post.id)
@@ -584,9 +585,11 @@ def known_fields(row: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -
     return found
 
 
-def _thread_post(fields: Mapping[str, Any], name: str, source: Source) -> Post:
+def _thread_post(
+    fields: Mapping[str, Any], name: str, source: Source, *, blank: bool = False
+) -> Post:
     body, score = fields.get("body"), fields.get("score", 0)
-    if not isinstance(body, str) or not body.strip():
+    if not isinstance(body, str) or not (blank or body.strip()):
         raise _Bad(f"{name} has no text")
     if isinstance(score, bool) or not isinstance(score, int | float):
         raise _Bad(f"{name}.score is {score!r:.40}, expected a whole number")
