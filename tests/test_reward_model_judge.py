@@ -14,6 +14,13 @@ from safetensors.torch import load_file, save_file
 from xyreward import Item, Reward, cli, evaluate, load_judge, score
 from xyreward.attack import attack
 from xyreward.compare import compare
+from xyreward.config import (
+    EvaluateRecipe,
+    EvaluationConfig,
+    GRPORecipe,
+    PolicyConfig,
+    RewardModelRecipe,
+)
 from xyreward.errors import ConfigError, JudgeError
 from xyreward.evaluation import evaluate_references
 from xyreward.judges import Judge, RewardJudge, check_gives_labels, makes_calls
@@ -22,6 +29,7 @@ from xyreward.monotone import MonotoneMap
 from xyreward.pairs import build_pairs
 from xyreward.policy import load_policy
 from xyreward.preflight import preflight
+from xyreward.recipe import check_before_evaluation
 from xyreward.scoring import EMPTY
 from xyreward.testing import make_item, tiny_policy
 from xyreward.trl_rewards import component_functions, prompt_rows, reward_function
@@ -233,6 +241,33 @@ def test_an_evaluation_with_it_is_refused_before_anything_is_written(
         evaluate(load_policy(tiny), mini[:2], judge=judge)
     with pytest.raises(JudgeError, match="no labels"):
         evaluate_references(mini, "literal", judge=judge)
+
+
+def test_it_is_no_policy_to_train_or_evaluate(name: str, tmp_path: Path) -> None:
+    whole, adapter = name.removeprefix("reward_model:"), tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(
+        json.dumps({"task_type": "SEQ_CLS", "base_model_name_or_path": whole})
+    )
+    for folder in (whole, str(adapter)):
+        policy = PolicyConfig(model=folder)
+        for ask in (
+            lambda: load_policy(folder),  # noqa: B023  # asked at once
+            lambda: check_before_evaluation(GRPORecipe(policy=policy, output_dir="r")),  # noqa: B023
+            lambda: check_before_evaluation(EvaluateRecipe(policy=policy, output_dir="r")),  # noqa: B023
+        ):
+            with pytest.raises(ConfigError, match="ranks answers and writes none"):
+                ask()
+        check_before_evaluation(RewardModelRecipe(policy=policy, output_dir="r"))
+
+
+def test_a_recipe_that_would_evaluate_with_it_is_refused_before_a_model_is_loaded(
+    name: str, tiny: str
+) -> None:
+    policy, evaluation = PolicyConfig(model=tiny), EvaluationConfig(judge=name)
+    recipe = GRPORecipe(policy=policy, evaluation=evaluation, output_dir="r")
+    with pytest.raises(JudgeError, match="no labels"):
+        check_before_evaluation(recipe)
 
 
 def test_the_service_refuses_it_and_names_the_judge_that_can_be_served(

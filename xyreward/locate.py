@@ -113,6 +113,35 @@ def folder_of(name: str, revision: str | None = None) -> str:
     return _look_up(name, revision).fetch()
 
 
+def check_writes(name: str, folder: str) -> None:
+    """Make sure that a model was not trained to rank: what such a one writes is nobody's policy.
+
+    transformers and peft load its body without a word.
+
+    Args:
+        name: as it was given, for the message.
+        folder: where it lies.
+
+    Raises:
+        ConfigError: it is a reward model, or another classifier.
+    """
+    file, key = Path(folder) / ADAPTER, "task_type"
+    if not file.is_file():
+        file, key = Path(folder) / "config.json", "architectures"
+    found = _read_json(file) if file.is_file() else None
+    kind = found.get(key) if isinstance(found, dict) else None
+    if any(str(one).endswith(("_CLS", "Classification")) for one in _as_list(kind)):
+        raise ConfigError(
+            f"policy {name!r}: is a reward model or another classifier ({file.name} has {key}: "
+            f"{kind!r:.80}), which ranks answers and writes none; expected a model that writes. To reward "
+            f"answers with it, name it as a judge: {f'reward_model:{name}'!r}"
+        )
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
 def _is_dir(name: str) -> bool:
     try:
         return bool(name) and Path(name).is_dir()

@@ -17,7 +17,7 @@ from typing import Any
 from xyreward.chat_tokenizer import ChatTokenizer, Messages, load_chat_tokenizer, loading
 from xyreward.embedded import POLICY_NAME
 from xyreward.errors import ConfigError, MissingDependency
-from xyreward.locate import base_of_adapter, folder_of, is_adapter
+from xyreward.locate import base_of_adapter, check_writes, folder_of, is_adapter
 from xyreward.partial import Through, directly
 
 Progress = Callable[[int], object]
@@ -360,8 +360,8 @@ def load_policy(
 
     Raises:
         MissingDependency: torch, transformers or peft, or the embedded model's package, is not installed.
-        ConfigError: no such folder or hub model, or it holds neither a model nor an adapter; no chat
-            template, or one that does not use a key of `chat_template_kwargs`.
+        ConfigError: no such folder or hub model, or it holds neither a model nor an adapter, or a reward
+            model; no chat template, or one that does not use a key of `chat_template_kwargs`.
         HubUnreachable: a hub name that is neither cached nor reachable.
     """
     try:
@@ -375,6 +375,7 @@ def load_policy(
     dtype = dtype_on(device, dtype)
     adapter = is_adapter(name, revision)
     folder = folder_of(name, revision)
+    check_writes(name, folder)
     base = base_of_adapter(folder) if adapter else None
     base_folder = folder_of(base.name, base.revision) if base else folder
     chat = load_chat_tokenizer(name, revision=revision, chat_template_kwargs=chat_template_kwargs)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from xyreward.answering import FilePolicy, How, RemotePolicy, place_of
-from xyreward.config import EvaluateRecipe, Recipe
+from xyreward.config import EvaluateRecipe, Recipe, RewardModelRecipe
 from xyreward.embedded import POLICY_NAME
 from xyreward.errors import ConfigError, DataError
-from xyreward.judges import Judge, load_judge
+from xyreward.judges import Judge, check_gives_labels, load_judge
 from xyreward.judges.panel import refuse_small_budget
-from xyreward.locate import is_adapter
+from xyreward.locate import check_writes, is_adapter
 from xyreward.recipe.data import Data
 from xyreward.recipe.processes import check_installed
 
@@ -23,15 +23,17 @@ def check_before_evaluation(config: Recipe) -> None:
     """What can be wrong with an evaluation and shows without loading the policy.
 
     Raises:
-        ConfigError: a policy that does not exist, a revision of what has none.
+        ConfigError: a policy that does not exist or does not write, a revision of what has none.
         HubUnreachable: a policy that is neither on this machine nor to be had.
-        JudgeError, MissingDependency: the judge cannot be loaded.
+        JudgeError, MissingDependency: the judge cannot be loaded, or gives no labels.
     """
     policy = config.policy
     if place_of(policy.model) == "here":
         check_installed("accelerate", "scipy", "torch", "transformers")
         if is_adapter(policy.model, policy.revision):
             check_installed("peft")
+        if Path(policy.model).is_dir() and not isinstance(config, RewardModelRecipe):
+            check_writes(policy.model, policy.model)
         if policy.revision and (policy.model == POLICY_NAME or Path(policy.model).is_dir()):
             raise ConfigError(
                 f"policy.revision: is {policy.revision!r}, but {policy.model!r} is no hub name and has "
@@ -41,6 +43,7 @@ def check_before_evaluation(config: Recipe) -> None:
         remote_policy(config).asker.check_ready()
     if "writing" in config.evaluation.parts:
         judge = evaluation_judge(config)
+        check_gives_labels(judge)
         if (check := getattr(judge, "check", None)) is not None:
             check([])  # its key and its store, before a model is loaded
 
