@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -330,6 +331,12 @@ def test_files_of_one_name_are_guides_of_their_own_and_one_file_is_one_guide(
     again, told = found("three", "three/intro.md")
     assert again == {"three: intro.md": "three", "three: rows-1": "three row"}
     assert told == ["intro.md: is given more than once; read once"]
+
+
+def test_a_file_s_name_that_is_no_text_gives_an_id_that_is_one(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.md")).write_text("# T\n\n1. Do it.\n")
+    [guide] = read_guides(GuideSource((tmp_path,)), Problems())
+    assert guide.id == "caf?.md"
 
 
 def test_strict_stops_at_the_first_and_counts_are_of_all(tmp_path: Path) -> None:

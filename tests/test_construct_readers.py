@@ -310,6 +310,22 @@ def test_rows_that_make_no_thread_are_told_and_counted(tmp_path: Path) -> None:
     ]
 
 
+def test_half_a_surrogate_pair_of_json_is_in_no_thread(tmp_path: Path) -> None:
+    """Nor in an item then, whose file nothing could read."""
+    rows = tmp_path / "t.jsonl"
+    one = {
+        "id": 1,
+        "title": "t\ud83d",
+        "body": "\ud83d\ude00",
+        "tags": ["\udc00"],
+        "author": "\ud800",
+    }
+    rows.write_text(json.dumps({**one, "answers": [{"body": "a\udfff"}]}) + "\n")
+    [thread] = read_threads(Source(rows), Problems())
+    assert (thread.title, thread.question.html, thread.tags) == ("t?", "\U0001f600", ("?",))
+    assert (thread.question.author, thread.answers[0].html) == ("?", "a?")
+
+
 def test_threads_with_an_id_that_came_before_or_odd_tags_are_told(tmp_path: Path) -> None:
     rows = tmp_path / "t.jsonl"
     one = {"id": 1, "body": "q", "answers": [{"body": "a"}]}

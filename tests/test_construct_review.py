@@ -504,6 +504,7 @@ def test_rows_that_are_no_decision_are_named_all_at_once(tmp_path: Path) -> None
         json.dumps({**json.loads(good), "decision": "reject"}),
         json.dumps({**json.loads(good), "decision": "edit"}),
         json.dumps({**json.loads(good), "edits": {"query": "x"}}),
+        json.dumps({**json.loads(good), "decision": "edit", "edits": {"query": "\ud83d"}}),
         "[]",
     ]
     path = tmp_path / "d.jsonl"
@@ -519,6 +520,7 @@ def test_rows_that_are_no_decision_are_named_all_at_once(tmp_path: Path) -> None
             "reject without a reason",
             "edit with 0",
             "keep with 1",
+            "has half a surrogate pair",
         ],
         2,
     ):

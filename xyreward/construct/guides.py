@@ -129,7 +129,8 @@ class GuideSource:
         """
         found: list[tuple[Path, str, str]] = []
         for given in self.paths:
-            name = self.name or (given.resolve().name if given.is_dir() else given.stem)
+            # A name of a file may have bytes that are no text, and an item's id may not.
+            name = whole(self.name or (given.resolve().name if given.is_dir() else given.stem))
             if not given.is_dir():
                 found.append((given, given.name, name))
                 continue
@@ -263,7 +264,7 @@ _FACTS = ("author", "licence", "link", "domain")
 
 def _guide(name: str, page: Page, facts: Mapping[str, str]) -> Guide:
     return Guide(
-        id=name,
+        id=whole(name),
         title=whole(facts.get("title") or page.title),
         sections=tuple(
             Section(whole(one.title), whole(one.text), tuple(map(whole, one.steps)))

@@ -31,7 +31,7 @@ from xyreward.score_file import refuse_existing
 from xyreward.self_contained import render
 from xyreward.strict_json import parse_json
 from xyreward.whole_file import write_whole
-from xyreward.words import counted, is_empty
+from xyreward.words import counted, is_empty, whole
 
 REASONS = (
     "the query says the goal",
@@ -198,6 +198,9 @@ class Decision(BaseModel):
             return f"{self.decision} with {len(self.edits)} edits"
         if self.decision == "reject" and not self.reason.strip():
             return "reject without a reason"
+        texts = (self.item_id, self.reason, self.annotator, self.date, *self.edits.values())
+        if any(whole(text) != text for text in texts):
+            return "has half a surrogate pair, which is no character; write the text anew"
         return None
 
 

@@ -30,6 +30,7 @@ from xyreward.construct.threads import Post, Thread, chosen_answers
 from xyreward.errors import ConfigError, DataError, MissingDependency
 from xyreward.strict_json import parse_json
 from xyreward.tables import packed
+from xyreward.words import whole
 
 POSTS_PER_LOT = 16 << 20
 """Bytes of a dump whose threads are in memory together; as objects they take about twice that."""
@@ -141,7 +142,7 @@ class Source:
     @property
     def name(self) -> str:
         """As items have it in `source`."""
-        return self.site or self.path.stem
+        return whole(self.site or self.path.stem)
 
     def place(self, number: int) -> str:
         """Where a row is: `Posts.xml line 12`."""
@@ -663,7 +664,21 @@ def jsonl_rows(path: Path, problems: Problems) -> Iterator[tuple[int, Mapping[st
             if not isinstance(row, dict):
                 problems.tell(f"{where}: is a {type(row).__name__}, expected an object; left out")
                 continue
-            yield number, row
+            yield number, _all_whole(row) if _ESCAPED_HALF.search(text) else row
+
+
+_ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def _all_whole(value: Any) -> Any:
+    """A value of JSON, with a `?` for half a surrogate pair: JSON may escape one, and no file can hold it."""
+    if isinstance(value, str):
+        return whole(value)
+    if isinstance(value, list):
+        return [*map(_all_whole, value)]
+    if isinstance(value, dict):
+        return {whole(name): _all_whole(one) for name, one in value.items()}
+    return value
 
 
 def parquet_rows(path: Path, problems: Problems) -> Iterator[tuple[int, Mapping[str, Any]]]:
