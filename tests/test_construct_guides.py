@@ -12,7 +12,7 @@ import pytest
 
 from xyreward.construct.guide_pages import Section, html_page, markdown_page
 from xyreward.construct.guides import Guide, GuideSource, read_guides
-from xyreward.construct.thread_files import Problems
+from xyreward.construct.thread_files import Problems, Source
 from xyreward.errors import ConfigError, DataError
 
 MARKDOWN = """\
@@ -398,3 +398,16 @@ def test_rows_of_parquet(tmp_path: Path) -> None:
     assert problems.lines == [
         "g.parquet row 2: has no steps, expected a list, numbered or not; left out"
     ]
+
+
+def test_a_collection_does_not_bear_the_name_of_a_source_of_the_benchmark(tmp_path: Path) -> None:
+    folder = tmp_path / "WikiHow"
+    folder.mkdir()
+    with pytest.raises(ConfigError, match=r"'WikiHow' is the name of a source of XYBench.*--name"):
+        GuideSource((folder,))
+    assert GuideSource((folder,), name="our wiki").name == "our wiki"
+    threads = tmp_path / "stackoverflow.jsonl"
+    threads.touch()
+    with pytest.raises(ConfigError, match=r"'stackoverflow' is the name of a source .*--site"):
+        Source(threads)
+    assert Source(threads, site="stackoverflow.com").name == "stackoverflow.com"

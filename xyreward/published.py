@@ -17,6 +17,8 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
+from xyreward.errors import ConfigError
+
 STACK_OVERFLOW = "Stack Overflow"
 ALL_SOURCES = "all sources"
 
@@ -89,6 +91,23 @@ def items_of(sources: Iterable[str]) -> str | None:
     if not names or not all(n in _OF_XYBENCH or "xybench" in n for n in names):
         return None
     return STACK_OVERFLOW if names <= _OF_STACK_OVERFLOW else ALL_SOURCES
+
+
+def refuse_benchmarks_name(source: str, how: str) -> None:
+    """Items of one's own must not bear the name of a part of the benchmark: `items_of` knows them by it.
+
+    Args:
+        source: the name that they would have.
+        how: what to do instead, such as `name them with --name`.
+
+    Raises:
+        ConfigError: it is one of the benchmark's.
+    """
+    if items_of([source]) is not None:
+        raise ConfigError(
+            f"{source!r:.80} is the name of a source of XYBench, and reports put the paper's figures beside "
+            f"items of that name; {how}"
+        )
 
 
 def beside_of_report(

@@ -28,6 +28,7 @@ from xyreward.construct.thread_files import (
     parquet_rows,
 )
 from xyreward.errors import ConfigError
+from xyreward.published import refuse_benchmarks_name
 from xyreward.words import whole
 
 KINDS: Mapping[str, str] = {
@@ -100,7 +101,8 @@ class GuideSource:
     """Where guides are read from.
 
     Raises:
-        ConfigError: nothing is given, or a file is missing or of a kind that is not read.
+        ConfigError: nothing is given, a file is missing or of a kind that is not read, or a collection would
+            have the name of a source of XYBench.
     """
 
     paths: tuple[Path, ...]
@@ -118,6 +120,11 @@ class GuideSource:
                 raise ConfigError(f"{path}: no such file or folder")
             if not path.is_dir() and path.suffix.lower() not in KINDS:
                 raise ConfigError(f"{path.name}: expected a folder or {', '.join(KINDS)}")
+            refuse_benchmarks_name(self._name_of(path), "name the collection with --name")
+
+    def _name_of(self, given: Path) -> str:
+        # A name of a file may have bytes that are no text, and an item's id may not.
+        return whole(self.name or (given.resolve().name if given.is_dir() else given.stem))
 
     def files(self) -> Iterator[tuple[Path, str, str]]:
         """Each file with its place below what was given, and the name of its source.
@@ -129,8 +136,7 @@ class GuideSource:
         """
         found: list[tuple[Path, str, str]] = []
         for given in self.paths:
-            # A name of a file may have bytes that are no text, and an item's id may not.
-            name = whole(self.name or (given.resolve().name if given.is_dir() else given.stem))
+            name = self._name_of(given)
             if not given.is_dir():
                 found.append((given, given.name, name))
                 continue

@@ -28,6 +28,7 @@ from xyreward.construct.authors import user_rows
 from xyreward.construct.posts_xml import xml_rows
 from xyreward.construct.threads import Post, Thread, chosen_answers
 from xyreward.errors import ConfigError, DataError, MissingDependency
+from xyreward.published import refuse_benchmarks_name
 from xyreward.strict_json import parse_json
 from xyreward.tables import packed
 from xyreward.words import whole
@@ -73,7 +74,8 @@ class Source:
     """Where threads are read from.
 
     Raises:
-        ConfigError: the file is of a kind that is not read, or a dump without a site.
+        ConfigError: the file is of a kind that is not read, a dump is without a site, or its items would have
+            the name of a source of XYBench.
     """
 
     path: Path
@@ -105,6 +107,7 @@ class Source:
                 f"{self.path.name}: a dump does not say which forum it is of, and licences want a link to "
                 "each post; give --site, such as --site stackoverflow.com"
             )
+        refuse_benchmarks_name(self.name, "give the host of the forum with --site")
         if self.users is not None:
             self._check_users(self.users)
 
