@@ -414,8 +414,8 @@ def test_a_judge_that_is_gone_ends_all_processes_with_a_checkpoint_and_resuming_
     assert facts["steps"] == 4
     # One process judges the same completions in as many calls, and logs the same of them.
     with FakeAPI() as api:
-        judge = {"base_url": api.base_url, "store": str(tmp_path / "alone.sqlite")}
-        alone = reward_function(CLAUDE, max_outage_s=0, **judge)
+        wanted: Any = {"base_url": api.base_url, "store": str(tmp_path / "alone.sqlite")}
+        alone = reward_function(CLAUDE, max_outage_s=0, **wanted)
         steps = completions_of(tmp_path / "run")
         log = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
         log = [entry for entry in log if "reward" in entry]

@@ -340,7 +340,7 @@ def test_two_processes_make_one_run_and_the_same_evaluation(
     for n, (a, b) in enumerate(zip(*steps, strict=True)):
         assert a.keys() == b.keys()
         # The first step is of equal weights; from then on last digits are blown up by the optimizer.
-        near = {"rel": 5e-2, "abs": 1e-3} if n else {"rel": 2e-3, "abs": 1e-6}
+        near: Any = {"rel": 5e-2, "abs": 1e-3} if n else {"rel": 2e-3, "abs": 1e-6}
         for name in a.keys() - {"step_time"}:
             assert a[name] == pytest.approx(b[name], **near), (n, name)
     assert json.loads((run / "environment.json").read_text())["world_size"] == 2
