@@ -220,7 +220,7 @@ def _refuse_lost(run: Run) -> None:
     above = [name for name in run.folder.kept() if name.startswith(begun)]
     if above and run.folder.read(f"{SFT}/training.json") is None:
         raise RunFolderError(
-            f"{run.folder.path}: GRPO has begun here ({', '.join(above)}), and the SFT that it went on from is "
+            f"{run.folder.path}: GRPO has begun here ({', '.join(above)}), and the SFT below it is "
             f"not whole in {SFT}/; expected the folder as that run left it. Restore it, or begin anew in "
             "another folder (--output-dir)"
         )
