@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,19 +12,28 @@ from safetensors import safe_open
 from test_recipes import launch
 from test_reward_model_judge import saved
 
-from xyreward import Item, build_pairs, load_judge, reward_model, score
+from xyreward import Item, build_pairs, load_items, load_judge, reward_model, score
 from xyreward.compare import ranking
-from xyreward.config import Arguments, Places, RewardModelRecipe, dump_yaml, load_config
+from xyreward.config import (
+    Arguments,
+    GRPORecipe,
+    Places,
+    PromptsConfig,
+    RewardModelRecipe,
+    dump_yaml,
+    load_config,
+)
 from xyreward.errors import (
     ConfigError,
     DataError,
     JudgeError,
     JudgeUnreliable,
+    LeakError,
     RunFolderError,
 )
-from xyreward.grpo import load_prompts
+from xyreward.grpo import load_prompts, room_warnings
 from xyreward.judges.reward_model import FILE, Distilled, RewardModelJudge, load_reader
-from xyreward.locate import fingerprint_of_folder
+from xyreward.locate import MARK, fingerprint_of_folder, mark_of_training
 from xyreward.pairs import PairSet
 from xyreward.recipe import Data, Run, load_data
 from xyreward.reward_model import TOO_LONG, compare, length_warnings, training_rows
@@ -31,6 +41,7 @@ from xyreward.scoring import Score
 from xyreward.sides import Sides
 from xyreward.splits import assign_splits
 from xyreward.testing import FakeAPI, ScriptedJudge, make_item, tiny_policy
+from xyreward.training_prompts import choose_prompts
 from xyreward.verdict import JudgeFailure, LabelProbabilities, Labels, Verdict
 
 
@@ -456,8 +467,6 @@ def test_a_resumed_run_compares_nothing_anew(
 
 
 def test_grpo_refuses_it_where_labels_are_needed(finished: tuple[Path, str, str]) -> None:
-    from xyreward.config import GRPORecipe
-
     run, _, _ = finished
     name = f"reward_model:{run / 'adapter'}"
     for changes, said in (
@@ -470,11 +479,66 @@ def test_grpo_refuses_it_where_labels_are_needed(finished: tuple[Path, str, str]
             load_prompts(wanted, load_data(wanted))
 
 
+def test_grpo_refuses_a_reward_model_that_was_trained_on_what_it_holds_out(
+    tmp_path: Path,
+) -> None:
+    name = saved(tmp_path)
+    folder = Path(name.removeprefix("reward_model:"))
+    wanted = GRPORecipe.model_validate(
+        {"output_dir": "x", "reward": {"judge": name}, "evaluation": {"limit": 1}}
+    )
+    data = load_data(wanted)
+    load_prompts(wanted, data)  # trained on nothing that is known
+    of_side = {side: data.sides.select(side)[-1] for side in ("train", "dev", "test")}
+    for side, item in of_side.items():
+        assert item not in data.held_out
+        mark = mark_of_training("embedded:smollm2-135m", None, {}, [item.content_hash])
+        (folder / MARK).write_text(mark.to_json())
+        said = Distilled.from_json((folder / FILE).read_text())
+        kept = replace(said, weights_of=fingerprint_of_folder(folder, without={FILE}))
+        (folder / FILE).write_text(kept.to_json())
+        if side == "train":
+            load_prompts(wanted, data)
+            continue
+        with pytest.raises(LeakError, match=f"trained on 1 of the .*{item.id}") as refused:
+            load_prompts(wanted, data)
+        assert list(refused.value.offending) == [item.id]
+
+
+def test_grpo_says_at_the_start_which_answers_a_reward_model_cannot_read(tmp_path: Path) -> None:
+    wide = RewardModelJudge(saved(tmp_path / "wide").removeprefix("reward_model:"))
+    items = load_items("mini")
+    prompts = choose_prompts(PromptsConfig(), items, "x")
+    lengths = sorted(4096 - tokens for tokens in wide.room(prompts.items))  # with an empty answer
+    one = prompts.items[0]
+    row = load_reader(str(wide.folder), "query").ids(one, "Air it at night.")
+    assert 0 < len(row) - (4096 - wide.room([one])[0]) <= len(b"Air it at night.")
+    shortest, longest = lengths[0], lengths[-1]
+
+    def told(max_length: int, answer: int) -> list[str]:
+        name = saved(tmp_path / f"{max_length}", max_length=max_length)
+        wanted = GRPORecipe.model_validate({"output_dir": "x", "reward": {"judge": name}})
+        return room_warnings(wanted, prompts, SimpleNamespace(max_completion_length=answer))
+
+    assert told(longest + 8, 8) == []
+    tight = sum(length > longest - 1 for length in lengths)
+    (warned,) = told(longest + 7, 8)
+    assert f"{tight} of {len(lengths)} prompts leave less of the {longest + 7} tokens" in warned
+    assert "grpo.max_completion_length=8, the longest of them 7:" in warned
+    full = sum(length >= shortest + 1 for length in lengths)
+    assert (
+        f"{full} of {len(lengths)} prompts alone fill the {shortest + 1} "
+        in told(shortest + 1, 1)[0]
+    )
+    with pytest.raises(ConfigError, match="every answer would be a failure"):
+        told(shortest, 8)
+    other = GRPORecipe.model_validate({"output_dir": "x", "reward": {"judge": "local"}})
+    assert room_warnings(other, prompts, SimpleNamespace(max_completion_length=8)) == []
+
+
 def test_grpo_goes_on_with_the_reward_model_only_that_it_began_with(
     finished: tuple[Path, str, str], tiny: str, tmp_path: Path
 ) -> None:
-    from xyreward.config import GRPORecipe
-
     copy = tmp_path / "adapter"
     shutil.copytree(finished[0] / "adapter", copy)
     settings = {"policy": {"model": tiny}, "reward": {"judge": f"reward_model:{copy}"}}
