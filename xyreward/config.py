@@ -53,7 +53,8 @@ from xyreward.answering import (
     place_of,
 )
 from xyreward.embedded import POLICY_NAME
-from xyreward.errors import ConfigError
+from xyreward.errors import ConfigError, RunFolderError
+from xyreward.home import expanded, resolved
 from xyreward.items import AnswerKind, ItemKind
 from xyreward.pairs.candidates import PairSource
 from xyreward.pairs.contrastive import Contrast
@@ -348,7 +349,7 @@ class Recipe(_Section):
     @property
     def bill(self) -> str:
         """Whose bill the judges' calls are on: the run's folder, which all rounds of a run share."""
-        return self._bill or str(Path(self.output_dir).expanduser().resolve())
+        return self._bill or str(resolved(expanded(self.output_dir, RunFolderError)))
 
     def billed_to(self, bill: str) -> Self:
         """The same on another bill."""
