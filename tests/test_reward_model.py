@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,7 +37,7 @@ from xyreward.judges.reward_model import FILE, Distilled, RewardModelJudge, load
 from xyreward.locate import MARK, fingerprint_of_folder, mark_of_training
 from xyreward.pairs import PairSet
 from xyreward.recipe import Data, Run, load_data
-from xyreward.reward_model import TOO_LONG, compare, length_warnings, training_rows
+from xyreward.reward_model import TOO_LONG, UNREWARDED, compare, length_warnings, training_rows
 from xyreward.scoring import Score
 from xyreward.sides import Sides
 from xyreward.splits import assign_splits
@@ -464,6 +465,59 @@ def test_a_resumed_run_compares_nothing_anew(
     assert "comparison: kept from before" in said
     assert (folder / "distilled.md").read_text() in said
     assert (folder / "adapter" / FILE).stat().st_mtime_ns == before
+
+
+class SickOf:
+    """The local judge, which fails on some answers for as long as it is sick."""
+
+    def __init__(self, answers: set[str]) -> None:
+        self.well = load_judge("local")
+        self.name, self.rubric_version = self.well.name, self.well.rubric_version
+        self.answers = answers
+        self.asked = 0
+
+    async def judge(
+        self, items: Sequence[Item], answers: Sequence[str]
+    ) -> list[Verdict | JudgeFailure]:
+        self.asked += len(answers)
+        found = await self.well.judge(items, answers)
+        late = JudgeFailure("timeout", "late")
+        return [late if a in self.answers else v for a, v in zip(answers, found, strict=True)]
+
+
+def test_a_resumed_run_asks_again_for_rewards_that_failed(
+    finished: tuple[Path, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, path, _ = finished
+    copy = tmp_path / "run"
+    shutil.copytree(finished[0], copy, ignore=shutil.ignore_patterns("distilled*", FILE))
+    wanted = load_config(RewardModelRecipe, path, [f"output_dir={copy}"])
+    data = load_data(wanted)
+    held_out = reward_model.load_held_out(wanted, data)
+    calibrated_on = {item.id for item in held_out.calibration}
+    ill = next(text for item, text in held_out.answers if item.id in calibrated_on)
+    judge = SickOf({ill})
+    monkeypatch.setattr(reward_model, "distilled_judge", lambda _: judge)
+    run = Run(wanted, Arguments(Path(path), resume=True))
+
+    def finish() -> tuple[int, float, str]:
+        reward_model.finish(run, wanted, copy / "adapter", held_out, data, 2048, {})
+        found = json.loads((copy / "distilled.json").read_text())
+        version = RewardModelJudge(copy / "adapter").rubric_version
+        return found["calibrated_on"], found["facts"][UNREWARDED], version
+
+    first = finish()
+    written = (copy / "distilled.md").stat().st_mtime_ns
+    assert finish() == first  # sick still: nothing is made anew
+    assert (copy / "distilled.md").stat().st_mtime_ns == written
+    judge.answers = set()
+    second = finish()
+    assert (first[1], second[1]) == (1, 0)
+    assert second[0] == first[0] + 1
+    assert second[2] != first[2]  # another scale: GRPO that was begun on the first would say so
+    asked = judge.asked
+    assert finish() == second
+    assert judge.asked == asked
 
 
 def test_grpo_refuses_it_where_labels_are_needed(finished: tuple[Path, str, str]) -> None:
