@@ -135,6 +135,7 @@ class MessageBatches:
         run: str,
         received: Received,
         there: Callable[[Iterable[str]], Collection[str]] | None = None,
+        lost: Callable[[BatchRow], None] = lambda _: None,
         budget_usd: float | None = None,
         limits: BatchLimits | None = None,
         on_change: Callable[[BatchReport], None] | None = None,
@@ -147,6 +148,7 @@ class MessageBatches:
             run: whose bill it is.
             received: see `Received`.
             there: those of some keys for which nothing is left to ask. None: what the store has a record of.
+            lost: called with each row that may be billed and has no reply.
             budget_usd: hard cap of the run. A row's worst case counts until its reply is here, so a
                 batch may have to wait for the one before it.
             limits: sizes and pauses.
@@ -157,6 +159,7 @@ class MessageBatches:
         self._run = run
         self._received = received
         self._there = store.get_many if there is None else there
+        self._lost = lost
         self._budget_usd = budget_usd
         self._limits = limits or BatchLimits()
         self._max_bytes = self._limits.max_bytes
@@ -500,15 +503,7 @@ class MessageBatches:
             if number % 100 == 0:
                 await asyncio.sleep(0)
         for row in rows.values():
-            if row.reservation is not None:
-                store.ledger.lose(row.reservation)
-            error = CallError(
-                "transport",
-                f"batch {batch.batch_id} has no result for this row",
-                retry=True,
-                possibly_billed=True,
-            )
-            self._again(row, error)
+            self._may_be_billed(row, f"batch {batch.batch_id} has no result for this row")
         # Closed before what failed is submitted again: a process that dies here leaves rows that are
         # neither stored nor on their way, which is what the next run submits.
         store.batches.close(batch.batch_id)
@@ -522,12 +517,10 @@ class MessageBatches:
                 self._todo.pop(row.key, None)
                 self.report.received += 1
                 return
-            if row.reservation is not None:
-                self._store.ledger.lose(row.reservation)
-            error = CallError(
-                "transport", "its result holds no message", retry=True, possibly_billed=True
-            )
-            self._again(row, error)
+            self._may_be_billed(row, "its result holds no message")
+            return
+        if kind not in ("errored", "canceled", "expired"):  # of which the API bills none
+            self._may_be_billed(row, f"its result is of type {scrub(repr(kind))}")
             return
         if row.reservation is not None:
             self._store.ledger.release(row.reservation)
@@ -537,6 +530,13 @@ class MessageBatches:
             self._again(row, CallError("timeout", "expired after 24 hours", retry=True))
         else:
             self._again(row, self._row_error(row, result))
+
+    def _may_be_billed(self, row: BatchRow, why: str) -> None:
+        """A row that has no reply, of which nobody says that it costs nothing."""
+        if row.reservation is not None:
+            self._store.ledger.lose(row.reservation)
+        self._lost(row)
+        self._again(row, CallError("transport", why, retry=True, possibly_billed=True))
 
     def _row_error(self, row: BatchRow, result: object) -> CallError:
         error = result.get("error") if isinstance(result, Mapping) else None
