@@ -7,10 +7,10 @@ import pytest
 
 from xyreward import Item
 from xyreward.answering import FilePolicy
-from xyreward.config import DPORecipe, ItemsConfig
+from xyreward.config import DPORecipe, ItemsConfig, PairsJob
 from xyreward.errors import ConfigError, RunFolderError, StoreError
 from xyreward.home import expanded, resolved
-from xyreward.pairs_job import PairsJob, PreparedJob
+from xyreward.pairs_job import PreparedJob
 from xyreward.recipe import load_data
 from xyreward.runs import RunFolder
 from xyreward.sides import load_sides
