@@ -33,11 +33,13 @@ def main() -> None:
         settings, lora = grpo.grpo_settings(config, arguments.places)
         data = recipe.load_data(config, dry_run=arguments.dry_run)
         prompts = grpo.load_prompts(config, data)
+        lengths = grpo.room_warnings(config, prompts, settings)
         start = None if config.sft is None else SFTStart(config, arguments.places, data, settings)
     plan = [*grpo.plan(settings, prompts), *([start.plan()] if start else [])]
     if arguments.dry_run:
         cost = grpo.estimate(config, prompts, settings)
         plan += grpo.estimate_audit(config, data, prompts, settings)
+        plan += [f"warning: {warning}" for warning in lengths]
         recipe.print_estimate(config, data, 2, cost, plan)
         return
     grpo.check_vllm(config, arguments.places)
@@ -45,7 +47,7 @@ def main() -> None:
     facts = run.record_data(data, prompts)
     for line in plan:
         run.say(f"== {line}")
-    for warning in recipe.control_warnings(config, data):
+    for warning in [*recipe.control_warnings(config, data), *lengths]:
         run.say(f"== warning: {warning}")
 
     from trl import GRPOTrainer

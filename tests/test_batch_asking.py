@@ -19,7 +19,7 @@ from xyreward.judges import load_asker, load_judge
 from xyreward.judges.anthropic import AnthropicEndpoint
 from xyreward.judges.asking import ModelAsker, Question
 from xyreward.judges.batch_asking import BatchAsker, BatchJudge
-from xyreward.judges.batches import BatchLimits, BatchReport
+from xyreward.judges.batches import BatchLimits, BatchReport, MessageBatches
 from xyreward.judges.calls import Call, JudgeStopped, Reply
 from xyreward.judges.model import ModelJudge
 from xyreward.prices import Prices
@@ -448,6 +448,28 @@ def test_the_bill_of_a_batch_is_half_of_that_of_single_calls(path: Path) -> None
     assert (single.calls, half.calls) == (100, 100)
     assert half.cost_usd == pytest.approx(single.cost_usd / 2)
     assert half.worst_usd == pytest.approx(single.worst_usd / 2)
+
+
+def test_rows_without_a_result_are_on_the_bill_as_possibly_paid(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = MessageBatches._results
+
+    async def half(self: MessageBatches, batch_id: str, rows: int) -> list[Mapping[str, Any]]:
+        found = await whole(self, batch_id, rows)
+        return found[: rows // 2] if batch_id.endswith("1") else found
+
+    monkeypatch.setattr(MessageBatches, "_results", half)
+    with FakeAPI(reply=reply_with_word) as api:
+        one = asker(api, path)
+        assert words(one, MANY[:6]) == MANY[:6]
+        assert api.stats.batches == 2
+    assert (one.stats.calls, one.stats.lost_calls) == (6, 3)
+    with VerdictStore.open(path) as store:
+        spent = store.ledger.spent("test")
+    assert spent.lost_calls == 3
+    assert one.stats.possibly_usd == pytest.approx(spent.possibly_usd)
+    assert spent.possibly_usd > 0
 
 
 def test_a_batch_that_never_ends_is_waited_for_so_long_and_no_longer(path: Path) -> None:

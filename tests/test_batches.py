@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -344,6 +345,58 @@ def test_a_batch_of_somebody_else_is_not_taken_for_ours(path: Path, tmp_path: Pa
     assert stored(path, 5) == 5
 
 
+def lost_in_submitting(path: Path, rows: int) -> str:
+    """A batch in the store of which nobody knows whether the API took it."""
+    with VerdictStore.open(path) as store:
+        added = [
+            BatchRow(f"tag-{i:06d}", f"key-{i}", "{}", store.ledger.reserve("test", 0.01))
+            for i in range(rows)
+        ]
+        judge = AnthropicEndpoint(api_key=KEY).name
+        return store.batches.add(added, judge=judge, run="test")
+
+
+def test_an_unfinished_batch_that_may_be_ours_is_waited_for_so_long_and_no_longer(
+    path: Path, tmp_path: Path
+) -> None:
+    name = lost_in_submitting(path, 3)
+    limits = replace(QUICK, max_wait_s=0.3, grace_s=0.1)
+    with FakeAPI(batch_seconds=3.0) as api:
+        theirs = requests(3, text="theirs")
+        bring_home(api.base_url, tmp_path / "other.sqlite", theirs, timeout=0.5)
+        with pytest.raises(JudgeStopped, match="msgbatch_fake000001 of the same size") as stopped:
+            bring_home(api.base_url, path, requests(3), limits=limits, timeout=10)
+        assert f"close({name!r})" in str(stopped.value)
+        assert api.stats.batches == 1
+        assert on_their_way(path) == [("submitting", 3)]
+        # Once the other has ended, it was none of ours.
+        report, _ = bring_home(api.base_url, path, requests(3), limits=replace(QUICK, grace_s=0.1))
+        assert report.received == 3
+        assert api.stats.batches == 2
+
+
+def test_a_strangers_batch_whose_results_are_gone_does_not_end_the_run(path: Path) -> None:
+    lost_in_submitting(path, 2)
+    listed = {
+        "id": "theirs",
+        "processing_status": "ended",
+        "created_at": datetime.now(UTC).isoformat(),
+        "request_counts": {"succeeded": 2},
+    }
+    gone: Any = (404, {}, {"error": {"type": "not_found_error", "message": "no such batch"}})
+    by_path = {
+        BATCHES: (200, {}, {"data": [listed], "has_more": False}),
+        f"{BATCHES}/theirs/results": gone,
+    }
+    limits = replace(QUICK, grace_s=0.1, outage_s=0.5)
+    with (
+        Apart((429, {}, {"error": {"message": "full"}}), by_path) as server,
+        pytest.raises(JudgeStopped, match="submitting a batch"),
+    ):
+        bring_home(server.url, path, requests(2), limits=limits, timeout=10)
+    assert on_their_way(path) == []  # it was not ours; its rows were to be submitted
+
+
 def test_two_processes_with_the_same_requests_pay_once(path: Path) -> None:
     with FakeAPI(batch_seconds=0.3) as api:
         found: list[BatchReport] = []
@@ -535,7 +588,7 @@ def test_rows_without_a_result_count_as_possibly_paid_and_are_asked_again(path: 
     }
     found = spent(path)
     assert found.settled_usd == pytest.approx(0.001)
-    assert found.possibly_usd == pytest.approx(0.02)  # rows 1 and 4
+    assert found.possibly_usd == pytest.approx(0.03)  # rows 1, 3 and 4
     assert found.reserved_usd == 0
     assert stored(path, 5) == 1
     assert on_their_way(path) == []

@@ -2,8 +2,10 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,26 +13,36 @@ from safetensors import safe_open
 from test_recipes import launch
 from test_reward_model_judge import saved
 
-from xyreward import Item, build_pairs, load_judge, reward_model, score
+from xyreward import Item, build_pairs, load_items, load_judge, reward_model, score
 from xyreward.compare import ranking
-from xyreward.config import Arguments, Places, RewardModelRecipe, dump_yaml, load_config
+from xyreward.config import (
+    Arguments,
+    GRPORecipe,
+    Places,
+    PromptsConfig,
+    RewardModelRecipe,
+    dump_yaml,
+    load_config,
+)
 from xyreward.errors import (
     ConfigError,
     DataError,
     JudgeError,
     JudgeUnreliable,
+    LeakError,
     RunFolderError,
 )
-from xyreward.grpo import load_prompts
+from xyreward.grpo import load_prompts, room_warnings
 from xyreward.judges.reward_model import FILE, Distilled, RewardModelJudge, load_reader
-from xyreward.locate import fingerprint_of_folder
+from xyreward.locate import MARK, fingerprint_of_folder, mark_of_training
 from xyreward.pairs import PairSet
 from xyreward.recipe import Data, Run, load_data
-from xyreward.reward_model import TOO_LONG, compare, length_warnings, training_rows
+from xyreward.reward_model import TOO_LONG, UNREWARDED, compare, length_warnings, training_rows
 from xyreward.scoring import Score
 from xyreward.sides import Sides
 from xyreward.splits import assign_splits
 from xyreward.testing import FakeAPI, ScriptedJudge, make_item, tiny_policy
+from xyreward.training_prompts import choose_prompts
 from xyreward.verdict import JudgeFailure, LabelProbabilities, Labels, Verdict
 
 
@@ -455,9 +467,60 @@ def test_a_resumed_run_compares_nothing_anew(
     assert (folder / "adapter" / FILE).stat().st_mtime_ns == before
 
 
-def test_grpo_refuses_it_where_labels_are_needed(finished: tuple[Path, str, str]) -> None:
-    from xyreward.config import GRPORecipe
+class SickOf:
+    """The local judge, which fails on some answers for as long as it is sick."""
 
+    def __init__(self, answers: set[str]) -> None:
+        self.well = load_judge("local")
+        self.name, self.rubric_version = self.well.name, self.well.rubric_version
+        self.answers = answers
+        self.asked = 0
+
+    async def judge(
+        self, items: Sequence[Item], answers: Sequence[str]
+    ) -> list[Verdict | JudgeFailure]:
+        self.asked += len(answers)
+        found = await self.well.judge(items, answers)
+        late = JudgeFailure("timeout", "late")
+        return [late if a in self.answers else v for a, v in zip(answers, found, strict=True)]
+
+
+def test_a_resumed_run_asks_again_for_rewards_that_failed(
+    finished: tuple[Path, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, path, _ = finished
+    copy = tmp_path / "run"
+    shutil.copytree(finished[0], copy, ignore=shutil.ignore_patterns("distilled*", FILE))
+    wanted = load_config(RewardModelRecipe, path, [f"output_dir={copy}"])
+    data = load_data(wanted)
+    held_out = reward_model.load_held_out(wanted, data)
+    calibrated_on = {item.id for item in held_out.calibration}
+    ill = next(text for item, text in held_out.answers if item.id in calibrated_on)
+    judge = SickOf({ill})
+    monkeypatch.setattr(reward_model, "distilled_judge", lambda _: judge)
+    run = Run(wanted, Arguments(Path(path), resume=True))
+
+    def finish() -> tuple[int, float, str]:
+        reward_model.finish(run, wanted, copy / "adapter", held_out, data, 2048, {})
+        found = json.loads((copy / "distilled.json").read_text())
+        version = RewardModelJudge(copy / "adapter").rubric_version
+        return found["calibrated_on"], found["facts"][UNREWARDED], version
+
+    first = finish()
+    written = (copy / "distilled.md").stat().st_mtime_ns
+    assert finish() == first  # sick still: nothing is made anew
+    assert (copy / "distilled.md").stat().st_mtime_ns == written
+    judge.answers = set()
+    second = finish()
+    assert (first[1], second[1]) == (1, 0)
+    assert second[0] == first[0] + 1
+    assert second[2] != first[2]  # another scale: GRPO that was begun on the first would say so
+    asked = judge.asked
+    assert finish() == second
+    assert judge.asked == asked
+
+
+def test_grpo_refuses_it_where_labels_are_needed(finished: tuple[Path, str, str]) -> None:
     run, _, _ = finished
     name = f"reward_model:{run / 'adapter'}"
     for changes, said in (
@@ -470,11 +533,66 @@ def test_grpo_refuses_it_where_labels_are_needed(finished: tuple[Path, str, str]
             load_prompts(wanted, load_data(wanted))
 
 
+def test_grpo_refuses_a_reward_model_that_was_trained_on_what_it_holds_out(
+    tmp_path: Path,
+) -> None:
+    name = saved(tmp_path)
+    folder = Path(name.removeprefix("reward_model:"))
+    wanted = GRPORecipe.model_validate(
+        {"output_dir": "x", "reward": {"judge": name}, "evaluation": {"limit": 1}}
+    )
+    data = load_data(wanted)
+    load_prompts(wanted, data)  # trained on nothing that is known
+    of_side = {side: data.sides.select(side)[-1] for side in ("train", "dev", "test")}
+    for side, item in of_side.items():
+        assert item not in data.held_out
+        mark = mark_of_training("embedded:smollm2-135m", None, {}, [item.content_hash])
+        (folder / MARK).write_text(mark.to_json())
+        said = Distilled.from_json((folder / FILE).read_text())
+        kept = replace(said, weights_of=fingerprint_of_folder(folder, without={FILE}))
+        (folder / FILE).write_text(kept.to_json())
+        if side == "train":
+            load_prompts(wanted, data)
+            continue
+        with pytest.raises(LeakError, match=f"trained on 1 of the .*{item.id}") as refused:
+            load_prompts(wanted, data)
+        assert list(refused.value.offending) == [item.id]
+
+
+def test_grpo_says_at_the_start_which_answers_a_reward_model_cannot_read(tmp_path: Path) -> None:
+    wide = RewardModelJudge(saved(tmp_path / "wide").removeprefix("reward_model:"))
+    items = load_items("mini")
+    prompts = choose_prompts(PromptsConfig(), items, "x")
+    lengths = sorted(4096 - tokens for tokens in wide.room(prompts.items))  # with an empty answer
+    one = prompts.items[0]
+    row = load_reader(str(wide.folder), "query").ids(one, "Air it at night.")
+    assert 0 < len(row) - (4096 - wide.room([one])[0]) <= len(b"Air it at night.")
+    shortest, longest = lengths[0], lengths[-1]
+
+    def told(max_length: int, answer: int) -> list[str]:
+        name = saved(tmp_path / f"{max_length}", max_length=max_length)
+        wanted = GRPORecipe.model_validate({"output_dir": "x", "reward": {"judge": name}})
+        return room_warnings(wanted, prompts, SimpleNamespace(max_completion_length=answer))
+
+    assert told(longest + 8, 8) == []
+    tight = sum(length > longest - 1 for length in lengths)
+    (warned,) = told(longest + 7, 8)
+    assert f"{tight} of {len(lengths)} prompts leave less of the {longest + 7} tokens" in warned
+    assert "grpo.max_completion_length=8, the longest of them 7:" in warned
+    full = sum(length >= shortest + 1 for length in lengths)
+    assert (
+        f"{full} of {len(lengths)} prompts alone fill the {shortest + 1} "
+        in told(shortest + 1, 1)[0]
+    )
+    with pytest.raises(ConfigError, match="every answer would be a failure"):
+        told(shortest, 8)
+    other = GRPORecipe.model_validate({"output_dir": "x", "reward": {"judge": "local"}})
+    assert room_warnings(other, prompts, SimpleNamespace(max_completion_length=8)) == []
+
+
 def test_grpo_goes_on_with_the_reward_model_only_that_it_began_with(
     finished: tuple[Path, str, str], tiny: str, tmp_path: Path
 ) -> None:
-    from xyreward.config import GRPORecipe
-
     copy = tmp_path / "adapter"
     shutil.copytree(finished[0] / "adapter", copy)
     settings = {"policy": {"model": tiny}, "reward": {"judge": f"reward_model:{copy}"}}

@@ -202,9 +202,9 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
         ("/dev/null", "/dev/null: is a file, expected a folder"),
         ("/proc/run", "/proc/run: cannot be used as the run's folder: "),
         ("/dev/null/run", "/dev/null/run: cannot be used as the run's folder: "),
-        ("a\0b", "cannot be used as the run's folder: ValueError: embedded null"),
+        ("a\0b", "no path has a null character"),
         ("x" * 300, "cannot be used as the run's folder: OSError"),
-        ("~no-such-user-here/run", "cannot be the run's folder: Could not determine home"),
+        ("~no-such-user-here/run", "there is no home folder of 'no-such-user-here'"),
     ],
 )
 def test_a_path_that_cannot_be_a_run_folder_is_our_error_in_one_line(path: str, said: str) -> None:

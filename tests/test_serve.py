@@ -200,6 +200,21 @@ def test_held_out_items_are_refused_in_every_form(served: Served, judge: str) ->
         assert status == 200
 
 
+def test_who_serves_the_dev_side_serves_no_test_items(judge: str) -> None:
+    dev, test, train = of_side("dev")[0], of_side("test")[0], of_side("train")[0]
+    with serve("--judge", judge, "--split", "dev") as served:
+        for body, expected in (
+            ({"item_id": dev.id}, 200),
+            ({"item_id": test.id}, 422),
+            ({"item": test.model_dump(mode="json")}, 422),
+            ({"item": train.model_dump(mode="json")}, 200),
+        ):
+            status, answer, _ = served.ask("/score", {"rows": [{**body, "answer": "good"}]})
+            assert status == expected, body
+            if status == 422:
+                assert "held out" in error_of(answer, "invalid_request").message
+
+
 def test_what_a_judge_cannot_judge_is_told_before_anything_waits(served: Served) -> None:
     status, body, _ = served.ask("/score", {"rows": [{"query": "How?", "answer": "good"}]})
     assert status == 422

@@ -14,7 +14,7 @@ from test_recipes import launch
 from trl import GRPOConfig
 
 from xyreward import Item, build_pairs, load_items
-from xyreward.config import GRPORecipe, Places, load_config
+from xyreward.config import Arguments, GRPORecipe, Places, load_config
 from xyreward.errors import ConfigError, LeakError, RunFolderError
 from xyreward.grpo import wrong_training
 from xyreward.locate import mark_in, short_hash
@@ -22,7 +22,7 @@ from xyreward.pairs.audit import audit_pairs
 from xyreward.pairs.formats import write_pairs
 from xyreward.pairs.held_out import HeldOut
 from xyreward.policy import load_policy
-from xyreward.recipe import load_data
+from xyreward.recipe import Run, load_data
 from xyreward.runs import RunFolder
 from xyreward.sft_start import NO_MODEL, OVER_SHARE, REPEATED, SFTStart, chosen_once, rows
 
@@ -248,3 +248,20 @@ def test_a_resumed_run_keeps_the_sft_and_may_change_what_comes_after_it(
     assert done.stdout.count("training: kept from before") == 1
     facts = [json.loads((one / "report.json").read_text())["facts"] for one in (run, copy)]
     assert facts[0]["SFT before GRPO"] == facts[1]["SFT before GRPO"]
+
+
+@pytest.mark.parametrize("lost", ["sft", "sft/training.json"])
+def test_an_sft_that_is_gone_is_not_made_anew_under_what_grpo_trained_on_it(
+    finished: tuple[Path, str, str], tmp_path: Path, lost: str
+) -> None:
+    run, path, _ = finished
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy, ignore=shutil.ignore_patterns("after*", "report*", "figures"))
+    (shutil.rmtree if (copy / lost).is_dir() else Path.unlink)(copy / lost)
+    wanted = load_config(GRPORecipe, path, [f"output_dir={copy}"])
+    begun = Run(wanted, Arguments(Path(path), resume=True))
+    with pytest.raises(
+        RunFolderError, match=r"GRPO has begun here \(adapter, checkpoint-2, training"
+    ):
+        start_of(wanted).take(begun)
+    assert not (copy / "sft/training.json").exists()

@@ -18,10 +18,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial as partially
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from xyreward.errors import ConfigError, DataError
+from xyreward.home import expanded
 from xyreward.items import Item
 from xyreward.judges import load_asker
 from xyreward.judges.asking import Estimate, ModelAsker
@@ -211,7 +211,7 @@ class FilePolicy:
             ConfigError: answers of several models and no `origin`, or of another than that.
             DataError: the file cannot be read, rows cannot be used, or items have no answer.
         """
-        path = Path(name.removeprefix(FILE)).expanduser()
+        path = expanded(name.removeprefix(FILE))
         found = read_answers(
             path,
             items,

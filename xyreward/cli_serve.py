@@ -169,7 +169,7 @@ def _sides(
     if split == "all":
         return chosen, []
     side: Any = split
-    held_out = [i for i in loaded if splits.side(i) != "train"] if split == "train" else []
+    held_out = [item for item in loaded if splits.side(item) not in ("train", split)]
     return list(splits.select(chosen, side)), held_out
 
 

@@ -37,6 +37,8 @@ from xyreward.config_file import outside_limits as outside_limits
 from xyreward.config_file import parse_yaml as parse_yaml
 from xyreward.config_file import wrong_keys as wrong_keys
 from xyreward.embedded import POLICY_NAME
+from xyreward.errors import RunFolderError
+from xyreward.home import expanded, resolved
 from xyreward.items import AnswerKind, ItemKind
 from xyreward.pairs.candidates import PairSource
 from xyreward.pairs.contrastive import Contrast
@@ -331,7 +333,7 @@ class Recipe(_Section):
     @property
     def bill(self) -> str:
         """Whose bill the judges' calls are on: the run's folder, which all rounds of a run share."""
-        return self._bill or str(Path(self.output_dir).expanduser().resolve())
+        return self._bill or str(resolved(expanded(self.output_dir, RunFolderError)))
 
     def billed_to(self, bill: str) -> Self:
         """The same on another bill."""

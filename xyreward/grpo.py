@@ -29,12 +29,14 @@ from xyreward.judges import (
     options_of,
 )
 from xyreward.judges.panel import model_judges
+from xyreward.judges.reward_model import RewardModelJudge
 from xyreward.policy import THINK, Policy
 from xyreward.recipe import (
     SET_BY_RECIPE,
     TRAINER_LIMITS,
     Data,
     Run,
+    check_not_trained_on,
     trainer_settings,
     wrong_sections,
 )
@@ -115,6 +117,7 @@ def load_prompts(config: GRPORecipe, data: Data) -> Prompts:
         ConfigError: an impossible setting of the reward.
         DataError: there is none.
         JudgeError, StoreError, MissingDependency: a judge cannot be loaded, or cannot judge these items.
+        LeakError: the reward model was trained on items that this run holds out or evaluates on.
     """
     prompts = choose_prompts(config.prompts, data.train, config.reward.judge)
     reward = scoring_of(config.reward).reward
@@ -125,7 +128,51 @@ def load_prompts(config: GRPORecipe, data: Data) -> Prompts:
             judge.check_reward(reward)
         if (check := getattr(judge, "check", None)) is not None:
             check(list(prompts.items))
+        if isinstance(judge, RewardModelJudge):
+            sides = [*data.sides.select("dev"), *data.sides.select("test"), *data.held_out]
+            check_not_trained_on(
+                f"judge {judge.name!r}",
+                str(judge.folder),
+                None,
+                list({item.id: item for item in sides}.values()),
+                "Train it with the sides of this run (items, splits_lock and evaluation as here)",
+            )
     return prompts
+
+
+def room_warnings(config: GRPORecipe, prompts: Prompts, settings: Any) -> list[str]:
+    """What a reward model cannot read of the answers to come, in sentences; of another judge nothing.
+
+    Raises:
+        ConfigError: it could read no answer to any prompt.
+        HubUnreachable, MissingDependency: its tokenizer cannot be loaded.
+    """
+    judge = judges_of_training(config)["judge of rewards"]
+    if not isinstance(judge, RewardModelJudge):
+        return []
+    room, longest = judge.room(prompts.items), settings.max_completion_length
+    reads = f"the {judge.distilled.max_length} tokens that {judge.name} reads"
+    full = sum(tokens < 1 for tokens in room)
+    tight = sum(1 <= tokens < longest for tokens in room)
+    if full == len(room):
+        raise ConfigError(
+            f"each of the {full} prompts alone fills {reads}, so that every answer would be a failure; train "
+            "one with a larger reward_model.max_length, or take shorter prompts"
+        )
+    warned = []
+    if full:
+        warned.append(
+            f"{full} of {len(room)} prompts alone fill {reads}: every answer to them will be a failure; "
+            "take them out, or train one with a larger reward_model.max_length"
+        )
+    if tight:
+        least = min(tokens for tokens in room if tokens >= 1)
+        warned.append(
+            f"{tight} of {len(room)} prompts leave less of {reads} than "
+            f"grpo.max_completion_length={longest}, the longest of them {least}: longer answers will be "
+            "failures"
+        )
+    return warned
 
 
 def judges_of_training(config: GRPORecipe) -> dict[str, Judge]:

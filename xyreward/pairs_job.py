@@ -24,6 +24,7 @@ from xyreward import locate
 from xyreward.config import PairsJob
 from xyreward.differing import differences, was_and_is
 from xyreward.errors import ConfigError, DataError, MissingDependency, RunFolderError, told
+from xyreward.home import expanded, resolved
 from xyreward.items import Item, items_hash
 from xyreward.judges import (
     OF_BATCHES,
@@ -145,9 +146,9 @@ class PreparedJob:
                 No key is wanted.
         """
         self.job = job
-        self.out = out.expanduser()
+        self.out = expanded(out, RunFolderError)
         if self.out.name in ("", ".."):
-            self.out = self.out.resolve()  # what is written beside it goes by its name
+            self.out = resolved(self.out)  # what is written beside it goes by its name
         check_wanted(job.formats, job.containers)
         self.sides: Sides = load_sides(job.items, job.splits_lock, write_lock=not dry_run)
         self.items = self.sides.select(job.split)
@@ -182,7 +183,7 @@ class PreparedJob:
         self._notes: list[str] = []
         problems: list[str] = []
         for file in job.answers:
-            path = Path(file).expanduser()
+            path = expanded(file)
             found = read_answers(
                 path,
                 self.items,
@@ -234,7 +235,7 @@ class PreparedJob:
         """Options with a run's name: one for all models, and the same for every start of the command."""
         if "run" not in options_of(name) or options.get("run") or run_of_environment():
             return dict(options)
-        return {**options, "run": f"pairs {self.out.resolve()}"}
+        return {**options, "run": f"pairs {resolved(self.out)}"}
 
     def _policy(self) -> ModelAsker | str:
         job = self.job

@@ -75,6 +75,9 @@ MANY = 0.1
 REPORT, ANSWERS = "distilled", "distilled.jsonl"
 """Files of the run: the report as JSON and Markdown; every answer with both rewards."""
 
+UNREWARDED = "labelled answers without a reward of the judge"
+"""The fact that says of how many of all answers, compared or not, the judge's reward failed."""
+
 Rewards = Mapping[tuple[str, str], Score]
 """(item id, answer) -> its score."""
 
@@ -588,7 +591,8 @@ def finish(
     """Calibrate what was saved, compare it, write the run's report and the model's card, and print it.
 
     The first process works; the others wait. What it reads is what lies in the folder, so a broken save shows
-    here. A resumed run whose report is there computes nothing anew.
+    here. A resumed run whose report is there asks again for rewards that failed, and where one comes now
+    calibrates and compares anew; else it computes nothing.
 
     Raises:
         JudgeError, StoreError: see `ascore`; what was paid for is in the store, for `--resume`.
@@ -596,14 +600,20 @@ def finish(
     """
 
     def work() -> str:
-        kept = run.folder.read(f"{REPORT}.md")
-        if kept is not None and (folder / FILE).is_file():
-            run.say("== comparison: kept from before")
-            return kept
+        kept = run.folder.read(f"{REPORT}.md") if (folder / FILE).is_file() else None
         judge, reward = distilled_judge(config), distilled_reward(config)
         asked = held_out.answers
-        with run.timed(f"rewards of {len(asked)} labelled answers by {judge.name}"):
+        failed_before = 0 if kept is None else _failed_before(run, judge)
+        if kept is not None and not failed_before:
+            run.say("== comparison: kept from before")
+            return kept
+        again = f", of which {failed_before} failed before" if failed_before else ""
+        with run.timed(f"rewards of {len(asked)} labelled answers by {judge.name}", again):
             judged = score_all(asked, judge, reward)
+        failed = sum(score.failure is not None for score in judged.values())
+        if kept is not None and failed >= failed_before:
+            run.say(f"== comparison: kept from before, {failed} failed again")
+            return kept
         refuse_failures(judged, config)
         with run.timed("calibration"):
             fitted_to = calibrate(folder, config, held_out, judged, max_length)
@@ -623,7 +633,8 @@ def finish(
         )
         page = found.to_markdown()
         run.write(ANSWERS, _lines(held_out, judged, model))
-        told = {**found.to_dict(), "facts": {**facts, **run.bill(), "seconds": run.seconds}}
+        of_run = {**facts, UNREWARDED: failed, **run.bill(), "seconds": run.seconds}
+        told = {**found.to_dict(), "facts": of_run}
         run.write(f"{REPORT}.json", json.dumps(told, indent=2, ensure_ascii=False) + "\n")
         add_report(folder, page)
         run.write(f"{REPORT}.md", page)
@@ -632,6 +643,21 @@ def finish(
     page = run.on_main(work)
     run.say("\n" + page)
     run.say(f"All of it is in {run.folder.path}; as a judge: reward_model:{folder}")
+
+
+def _failed_before(run: Run, judge: Judge) -> int:
+    """Rewards that failed in the comparison that is kept; 0 where it is another version's of the judge.
+
+    Raises:
+        RunFolderError: the comparison cannot be read.
+    """
+    name = f"{REPORT}.json"
+    try:
+        found = json.loads(run.folder.read(name) or "{}")
+        same = (found["judge"], found["rubric_version"]) == (judge.name, judge.rubric_version)
+        return int(found["facts"].get(UNREWARDED, found["judge_failed"])) if same else 0
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise run.folder.damaged(name, error) from None
 
 
 def _lines(held_out: HeldOut, judged: Rewards, model: Rewards) -> str:

@@ -56,6 +56,7 @@ from xyreward.differing import was_and_is
 from xyreward.dispatch import Limits
 from xyreward.embedded import is_whole_safetensors
 from xyreward.errors import ConfigError, OtherVersion, RunFolderError, told
+from xyreward.home import expanded
 from xyreward.judges import OF_BATCHES
 from xyreward.prices import without_url
 from xyreward.whole_file import write_whole
@@ -124,10 +125,7 @@ class RunFolder:
         Raises:
             RunFolderError: a home folder (`~ada`) that does not exist.
         """
-        try:
-            self.path = path.expanduser()  # no shell has done it for a path in a YAML file
-        except RuntimeError as error:
-            raise RunFolderError(f"{path}: cannot be the run's folder: {error}") from None
+        self.path = expanded(path, RunFolderError)
         self.changed: tuple[str, ...] = ()
         """Settings of the training that differ from those that the folder was opened with before."""
         self._lock: Any = None

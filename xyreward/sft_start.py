@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from xyreward.config import EvaluationConfig, GRPORecipe, PairsConfig, Places, SFTRecipe
+from xyreward.errors import RunFolderError
 from xyreward.evaluation import Evaluation
 from xyreward.pairs import PairSet, formats
 from xyreward.pairs.formats import is_model, one_of_each_model
@@ -181,11 +182,12 @@ class SFTStart:
 
         Raises:
             ConfigError: the trainer cannot be built, or no answer fits into `sft.max_length`.
-            RunFolderError: see `RunFolder.open`.
+            RunFolderError: see `RunFolder.open`; also: GRPO has begun on an SFT that is not there any more.
         """
         from datasets import Dataset
         from trl import SFTTrainer
 
+        run.on_main(lambda: _refuse_lost(run))
         own = Run(self.config, run.arguments)
         policy = run.load_policy(trainable=True)
         pairs = fit_to_length(self.pairs, policy, self.settings.max_length, "sft")
@@ -210,3 +212,15 @@ class SFTStart:
             f"{facts['steps']} steps, mean training loss {facts['mean training loss']}"
         )
         return before, run.load_policy(str(folder), trainable=True), {"SFT before GRPO": told}
+
+
+def _refuse_lost(run: Run) -> None:
+    """Another SFT in place of the one that GRPO's checkpoints were trained on would mix two trainings."""
+    begun = ("checkpoint-", "adapter", "model", "training.json")
+    above = [name for name in run.folder.kept() if name.startswith(begun)]
+    if above and run.folder.read(f"{SFT}/training.json") is None:
+        raise RunFolderError(
+            f"{run.folder.path}: GRPO has begun here ({', '.join(above)}), and the SFT below it is "
+            f"not whole in {SFT}/; expected the folder as that run left it. Restore it, or begin anew in "
+            "another folder (--output-dir)"
+        )

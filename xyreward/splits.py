@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from xyreward.errors import ConfigError, DataError, LeakError, printable
+from xyreward.home import expanded
 from xyreward.items import XY_KINDS, Item, text_hash, without_invisible
 from xyreward.split_names import split_in
 from xyreward.strict_json import faults, parse_json
@@ -299,7 +300,7 @@ def _lock_path(lock: str | os.PathLike[str]) -> Path:
             f"splits lock {name!r}: expected the path of a splits.json, or null for none"
         )
     # Of os.path, which never raises: Path's own do, for a name that is too long, say.
-    path = Path(os.path.realpath(os.path.expanduser(name)))  # noqa: PTH111
+    path = Path(os.path.realpath(expanded(name)))
     if os.path.isdir(path):  # noqa: PTH112
         raise ConfigError(
             f"splits lock {path}: is a folder, expected a file, e.g. {path / 'splits.json'}"

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xyreward.config import DPORecipe, PairsRecipe
 from xyreward.errors import DataError, LeakError
+from xyreward.home import expanded
 from xyreward.judges import Judge, described, load_judge, options_of
 from xyreward.pairs import PairSet, build_pairs
 from xyreward.pairs.answers import none_belongs, read_answers
@@ -50,7 +50,7 @@ class TrainingPairs:
             self.answers += references(data.train)
         problems: list[str] = []
         for file in wanted.answers:
-            path = Path(file).expanduser()
+            path = expanded(file)
             found = read_answers(
                 path,
                 data.train,
@@ -171,7 +171,7 @@ def unpacked(plain: Mapping[str, Any]) -> PairSet:
 
 
 def _built(name: str, data: Data) -> PairSet:
-    folder = read_pairs(Path(name).expanduser())
+    folder = read_pairs(expanded(name))
     if not folder.audit.ok or folder.pairs.problems:
         raise DataError(
             [

@@ -128,6 +128,7 @@ class BatchAsker(ModelAsker):
             run=self.run,
             received=received,
             there=lambda keys: self._stored(questions[key] for key in keys),
+            lost=self._lost,
             budget_usd=self.budget_usd,
             limits=self.batch_limits,
             on_change=self.on_batches,
@@ -192,6 +193,13 @@ class BatchAsker(ModelAsker):
             record = unread(record, reply)
         self.store.put(record, reservation=row.reservation, paid_usd=counted)
         return record, state
+
+    def _lost(self, row: BatchRow) -> None:
+        """Count a row that may be billed and has no reply, on the bill of who collects it."""
+        worst = json.loads(row.call)["worst_usd"]
+        self.stats.lost_calls += 1
+        self.stats.possibly_usd += worst or 0.0
+        self.stats.unpriced_lost_calls += worst is None
 
     def _failed(
         self,

@@ -135,6 +135,7 @@ class MessageBatches:
         run: str,
         received: Received,
         there: Callable[[Iterable[str]], Collection[str]] | None = None,
+        lost: Callable[[BatchRow], None] = lambda _: None,
         budget_usd: float | None = None,
         limits: BatchLimits | None = None,
         on_change: Callable[[BatchReport], None] | None = None,
@@ -147,6 +148,7 @@ class MessageBatches:
             run: whose bill it is.
             received: see `Received`.
             there: those of some keys for which nothing is left to ask. None: what the store has a record of.
+            lost: called with each row that may be billed and has no reply.
             budget_usd: hard cap of the run. A row's worst case counts until its reply is here, so a
                 batch may have to wait for the one before it.
             limits: sizes and pauses.
@@ -157,6 +159,7 @@ class MessageBatches:
         self._run = run
         self._received = received
         self._there = store.get_many if there is None else there
+        self._lost = lost
         self._budget_usd = budget_usd
         self._limits = limits or BatchLimits()
         self._max_bytes = self._limits.max_bytes
@@ -307,11 +310,12 @@ class MessageBatches:
             self._take_back(name, rows)
             raise
         except CallError as error:
+            if not _may_be_taken(error):  # else `_recover` finds out
+                self._take_back(name, rows)
             if error.retry:
                 self._refused(error)
             if _may_be_taken(error):
-                return False  # `_recover` finds out
-            self._take_back(name, rows)
+                return False
             if error.detail.startswith("413") and len(rows) > 1:
                 self._max_bytes = max(1, len(body) // 2)  # a gateway with a limit of its own
             elif not error.retry:
@@ -387,7 +391,7 @@ class MessageBatches:
         rows = self._store.batches.rows(batch.batch_id)
         tag = rows[0].custom_id.partition("-")[0]
         known = {known.batch_id for known in self._store.batches.find()}
-        undecided = False
+        undecided: list[str] = []
         for candidate in listed:
             batch_id = str(candidate.get("id"))
             counts = candidate.get("request_counts")
@@ -395,16 +399,27 @@ class MessageBatches:
             if batch_id in known or size != len(rows):
                 continue
             if candidate.get("processing_status") != "ended":
-                undecided = True  # only its results tell whose it is
+                undecided.append(batch_id)  # only its results tell whose it is
                 continue
             if batch_id not in self._tags:
-                results = await self._results(batch_id, len(rows))
+                results = await self._results_left(batch_id, len(rows))
                 self._tags[batch_id] = {
                     str(row.get("custom_id")).partition("-")[0] for row in results
                 }
             if tag in self._tags[batch_id]:
                 self._adopt(batch.batch_id, batch_id, rows)
                 return True
+        if undecided and self._waited_long(batch):
+            raise JudgeStopped(
+                f"{self._endpoint.name}: whether the server took a batch of {batch.created} with "
+                f"{batch.rows} {noun(batch.rows, 'request')} shows when "
+                f"{scrub(', '.join(undecided[:3]))} of the same size, maybe another process's, "
+                f"{noun(len(undecided), 'has', 'have')} ended, which was waited for "
+                f"{_hours(self._limits.max_wait_s)}; the API's own limit is 24 h. It stays in the store, and "
+                "nothing is sent twice: run the same again to go on waiting, for longer with max_wait_h "
+                "(--max-wait). To do without it, forget it with "
+                f"VerdictStore.open().batches.close({batch.batch_id!r}): its rows are then paid for again"
+            )
         young = datetime.now(UTC) - _moment(batch.created)
         if undecided or young < timedelta(seconds=self._limits.grace_s):
             return False
@@ -438,13 +453,10 @@ class MessageBatches:
         return changed
 
     def _check_wait(self, batch: Batch, told: Mapping[str, Any]) -> None:
-        """Give up waiting for a batch that does not end, where something of this `run` is in it."""
-        waited = time.monotonic() - self._waits.setdefault(batch.batch_id, time.monotonic())
-        limit = self._limits.max_wait_s
-        if waited <= limit or not any(
-            row.key in self._todo for row in self._store.batches.rows(batch.batch_id)
-        ):
+        """Give up waiting for a batch that does not end."""
+        if not self._waited_long(batch):
             return
+        limit = self._limits.max_wait_s
         raise JudgeStopped(
             f"{self._endpoint.name}: batch {batch.batch_id} of {batch.created} was waited for "
             f"{_hours(limit)} and is {scrub(str(told.get('processing_status')))} still, with {batch.rows} "
@@ -453,6 +465,13 @@ class MessageBatches:
             "To do without it, cancel it at the API and run again; where the API does not end it even then, "
             f"forget it with VerdictStore.open().batches.close({batch.batch_id!r}): its rows are then paid "
             "for again"
+        )
+
+    def _waited_long(self, batch: Batch) -> bool:
+        """Whether one that does not end was waited for long enough, and something of this `run` is in it."""
+        waited = time.monotonic() - self._waits.setdefault(batch.batch_id, time.monotonic())
+        return waited > self._limits.max_wait_s and any(
+            row.key in self._todo for row in self._store.batches.rows(batch.batch_id)
         )
 
     def _open(self) -> list[Batch]:
@@ -476,12 +495,7 @@ class MessageBatches:
         """Read the results of a batch that has ended, and close it."""
         store = self._store
         rows = {row.custom_id: row for row in store.batches.rows(batch.batch_id)}
-        try:
-            results = await self._results(batch.batch_id, len(rows))
-        except ServerStopped as stopped:
-            if stopped.status not in (404, 410):
-                raise
-            results = []  # they are kept for a month
+        results = await self._results_left(batch.batch_id, len(rows))
         for number, line in enumerate(results):
             row = rows.pop(str(line.get("custom_id")), None)
             if row is not None:
@@ -489,15 +503,7 @@ class MessageBatches:
             if number % 100 == 0:
                 await asyncio.sleep(0)
         for row in rows.values():
-            if row.reservation is not None:
-                store.ledger.lose(row.reservation)
-            error = CallError(
-                "transport",
-                f"batch {batch.batch_id} has no result for this row",
-                retry=True,
-                possibly_billed=True,
-            )
-            self._again(row, error)
+            self._may_be_billed(row, f"batch {batch.batch_id} has no result for this row")
         # Closed before what failed is submitted again: a process that dies here leaves rows that are
         # neither stored nor on their way, which is what the next run submits.
         store.batches.close(batch.batch_id)
@@ -511,12 +517,10 @@ class MessageBatches:
                 self._todo.pop(row.key, None)
                 self.report.received += 1
                 return
-            if row.reservation is not None:
-                self._store.ledger.lose(row.reservation)
-            error = CallError(
-                "transport", "its result holds no message", retry=True, possibly_billed=True
-            )
-            self._again(row, error)
+            self._may_be_billed(row, "its result holds no message")
+            return
+        if kind not in ("errored", "canceled", "expired"):  # of which the API bills none
+            self._may_be_billed(row, f"its result is of type {scrub(repr(kind))}")
             return
         if row.reservation is not None:
             self._store.ledger.release(row.reservation)
@@ -526,6 +530,13 @@ class MessageBatches:
             self._again(row, CallError("timeout", "expired after 24 hours", retry=True))
         else:
             self._again(row, self._row_error(row, result))
+
+    def _may_be_billed(self, row: BatchRow, why: str) -> None:
+        """A row that has no reply, of which nobody says that it costs nothing."""
+        if row.reservation is not None:
+            self._store.ledger.lose(row.reservation)
+        self._lost(row)
+        self._again(row, CallError("transport", why, retry=True, possibly_billed=True))
 
     def _row_error(self, row: BatchRow, result: object) -> CallError:
         error = result.get("error") if isinstance(result, Mapping) else None
@@ -559,6 +570,15 @@ class MessageBatches:
         return await self._endpoint.request(
             path, timeout=self._limits.request_timeout_s, query=query
         )
+
+    async def _results_left(self, batch_id: str, rows: int) -> list[Mapping[str, Any]]:
+        """Results of a batch that has ended; none where they are gone: they are kept for a month."""
+        try:
+            return await self._results(batch_id, rows)
+        except ServerStopped as stopped:
+            if stopped.status not in (404, 410):
+                raise
+            return []
 
     async def _results(self, batch_id: str, rows: int) -> list[Mapping[str, Any]]:
         """Results of a batch of so many rows that has ended, in any order.

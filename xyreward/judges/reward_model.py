@@ -165,10 +165,9 @@ def _names(file: Path) -> list[str]:
 
 
 @dataclass
-class Reader(ChatTokenizer):
-    """A sequence-classification model with its tokenizer: item and answer to one number."""
+class RowTokenizer(ChatTokenizer):
+    """What a reward model reads: item and answer to token ids."""
 
-    model: Any
     shown: Shown
 
     def ids(self, item: Item, answer: str, query: Messages | None = None) -> list[int]:
@@ -191,6 +190,13 @@ class Reader(ChatTokenizer):
             [{**turn, "content": whole(turn["content"])} for turn in turns],
             sanitize_control_tokens=True,
         )
+
+
+@dataclass
+class Reader(RowTokenizer):
+    """A sequence-classification model with its tokenizer: item and answer to one number."""
+
+    model: Any
 
     def outputs(self, rows: Sequence[Sequence[int]]) -> list[float]:
         """The model's output for each row of token ids, in order; any number, higher is better."""
@@ -420,6 +426,20 @@ class RewardModelJudge:
                 f"item {bare[0]!r} has no stated_request and no intended_request, which judge {self.name!r} "
                 "reads; add them, or train one with shown: query"
             )
+
+    def room(self, items: Sequence[Item]) -> list[int]:
+        """Tokens that an answer to each item may have; below 1: every answer to it is a failure.
+
+        No weights are loaded for that.
+
+        Raises:
+            ConfigError, HubUnreachable, MissingDependency: the tokenizer cannot be loaded.
+        """
+        chat = load_chat_tokenizer(str(self.folder))
+        reader = RowTokenizer(
+            chat.name, chat.tokenizer, chat.chat_template_kwargs, self.distilled.shown
+        )
+        return [self.distilled.max_length - len(reader.ids(item, "")) for item in items]
 
     async def judge(
         self, items: Sequence[Item], answers: Sequence[str]

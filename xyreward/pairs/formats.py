@@ -47,6 +47,7 @@ from xyreward.errors import (
     RunFolderError,
     told,
 )
+from xyreward.home import resolved
 from xyreward.items import Item, Message, text_hash
 from xyreward.pairs.audit import Audit
 from xyreward.pairs.beside import folder_beside
@@ -660,12 +661,12 @@ def check_place(folder: str | os.PathLike[str]) -> Path:
     """
     target = Path(folder)
     if target.is_symlink() or target.name in ("", ".."):
-        target = target.resolve()
+        target = resolved(target)
     try:
         here = Path.cwd()
     except FileNotFoundError:  # it was removed
         return target
-    if target.is_dir() and target.resolve() in (here, *here.parents):
+    if target.is_dir() and resolved(target) in (here, *here.parents):
         raise RunFolderError(
             f"{folder}: is the folder that you are in, or holds it, and the pairs are a new folder in its "
             "place; name one to be made, such as ./pairs, or start from elsewhere"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from xyreward.answering import place_of
-from xyreward.config import EvaluationConfig, ItemsConfig, PolicyConfig, Recipe
+from xyreward.config import EvaluationConfig, ItemsConfig, Recipe
 from xyreward.errors import DataError, LeakError
 from xyreward.items import Item
 from xyreward.locate import short_hash, trained_on
@@ -85,7 +85,8 @@ def load_data(config: Recipe, *, dry_run: bool = False) -> Data:
         raise DataError([f"{which_items(wanted)}: no item, nothing to evaluate"])
     evaluated = limited(held_out, wanted.limit) if wanted.parts else []
     if place_of(config.policy.model) == "here":
-        _check_not_trained_on(config.policy, evaluated)
+        policy = config.policy
+        check_not_trained_on(f"policy {policy.model!r}", policy.model, policy.revision, evaluated)
     return Data(train, tuple(evaluated), sides)
 
 
@@ -122,14 +123,31 @@ def _side_of_controls(sides: Sides, wanted: EvaluationConfig) -> tuple[Item, ...
     return tuple(item for item in others if item.kind == "control")
 
 
-def _check_not_trained_on(policy: PolicyConfig, evaluated: Sequence[Item]) -> None:
-    """Splits can differ between a policy's training and its evaluation; its mark knows."""
-    seen = trained_on(policy.model, policy.revision)
-    offending = [item.id for item in evaluated if short_hash(item.content_hash) in seen]
+def check_not_trained_on(
+    what: str,
+    name: str,
+    revision: str | None,
+    items: Sequence[Item],
+    advice: str = "Evaluate with the sides of its training (splits_lock: the splits.json of its run folder)",
+) -> None:
+    """Splits can differ between a model's training and what is held out now; its mark knows.
+
+    Args:
+        what: the model, for messages.
+        name: where it lies; see `locate.trained_on`.
+        revision: commit of a hub model.
+        items: that it must not have been trained on.
+        advice: what to do about it.
+
+    Raises:
+        LeakError: it was, with the ids.
+        ConfigError, HubUnreachable: see `trained_on`.
+    """
+    seen = trained_on(name, revision)
+    offending = [item.id for item in items if short_hash(item.content_hash) in seen]
     if offending:
         raise LeakError(
-            f"policy {policy.model!r} was trained on {len(offending)} of the {len(evaluated)} items that it "
-            f"would be evaluated on: {', '.join(offending[:10])}{', ...' if len(offending) > 10 else ''}. "
-            "Evaluate with the sides of its training (splits_lock: the splits.json of its run folder)",
+            f"{what} was trained on {len(offending)} of the {len(items)} items that are held out or "
+            f"evaluated: {', '.join(offending[:10])}{', ...' if len(offending) > 10 else ''}. {advice}",
             offending,
         )

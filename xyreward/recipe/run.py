@@ -37,6 +37,7 @@ from xyreward.evaluation import (
     evaluate_references,
     judge_name,
 )
+from xyreward.home import expanded
 from xyreward.items import AnswerKind, Item, items_hash
 from xyreward.judges import Judge
 from xyreward.locate import fingerprint
@@ -194,7 +195,7 @@ class Run:
         if place == "api":
             return "unknown, it is behind an API"
         if place == "file":
-            path = Path(wanted.model.removeprefix(FILE)).expanduser()
+            path = expanded(wanted.model.removeprefix(FILE))
             return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
         return fingerprint(wanted.model, wanted.revision)
 

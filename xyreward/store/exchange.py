@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from xyreward.errors import DataError, MissingDependency, StoreError
+from xyreward.home import expanded
 from xyreward.store.database import MIGRATIONS, open_to_read, translated
 from xyreward.store.verdicts import (
     CHUNK,
@@ -111,7 +112,7 @@ def export(store: VerdictStore, path: str | os.PathLike[str]) -> int:
         StoreError: the name ends in something else, or the file cannot be written.
         MissingDependency: a Parquet file, and pyarrow is not installed.
     """
-    path = Path(path).expanduser()
+    path = expanded(path, StoreError)
     write = {".jsonl": _write_jsonl, ".parquet": _write_parquet}.get(path.suffix)
     if write is None:
         raise StoreError(f"{path}: ends in {path.suffix!r}, expected .jsonl or .parquet")
@@ -173,7 +174,7 @@ def import_(store: VerdictStore, path: str | os.PathLike[str]) -> Added:
         StoreError: the name ends in something else, or the store cannot be written.
         MissingDependency: a Parquet file, and pyarrow is not installed.
     """
-    path = Path(path).expanduser()
+    path = expanded(path, StoreError)
     read = {".jsonl": _read_jsonl, ".parquet": _read_parquet}.get(path.suffix)
     if read is None:
         raise StoreError(f"{path}: ends in {path.suffix!r}, expected .jsonl or .parquet")
@@ -214,7 +215,7 @@ def merge(store: VerdictStore, other: str | os.PathLike[str]) -> Added:
         StoreError: the other is no verdict store, is damaged or cannot be read; or the store cannot
             be written.
     """
-    other = Path(other).expanduser()
+    other = expanded(other, StoreError)
     if other.exists() and other.samefile(store.path):
         raise StoreError(f"{other}: is the store itself; name another one")
     with translated(other), open_to_read(other) as connection:
