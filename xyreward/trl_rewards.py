@@ -33,7 +33,7 @@ import numpy as np
 
 from xyreward.completions import Completion, Visible
 from xyreward.config import RewardConfig, load_config
-from xyreward.errors import ConfigError, JudgeError, printable
+from xyreward.errors import ConfigError, DataError, JudgeError, printable
 from xyreward.items import Item
 from xyreward.judges import Judge, JudgeOptions, check_gives_labels
 from xyreward.pairs.formats import row_of_item
@@ -149,6 +149,13 @@ class RewardFunction:
         if self.metric is not None:
             check_gives_labels(self.scorer.judge)
         names = set(rows[0]) if len(rows) else set()
+        if names and "prompt" not in names:
+            raise DataError(
+                [
+                    "the data set has no column 'prompt', which trainers answer; it has "
+                    f"{', '.join(sorted(names))}. `prompt_rows(items)` makes such rows"
+                ]
+            )
         columns = {name: [row.get(name) for row in rows] for name in names - {"prompt"}}
         items = self.scorer.items([row["prompt"] for row in rows], columns)
         if any(item.bare for item in items):
@@ -356,6 +363,8 @@ def metrics_of(batch: Batch) -> dict[str, float]:
     n = len(batch.scores)
     failures = batch.failures
     judged = [s.verdict for s in batch.scores if s.verdict is not None]
+    if any(s.verdict is None and s.reward is not None for s in batch.scores):
+        judged = []  # a reward model has no labels; those of empty answers alone would be taken for a share
     groups: dict[str, list[float]] = defaultdict(list)
     for item, score in zip(batch.items, batch.scores, strict=True):
         of_group = groups[item.content_hash]
