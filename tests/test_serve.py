@@ -20,11 +20,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from serving import TOKEN, Served, script, serve, until
 
 from xyreward import score
+from xyreward.errors import ConfigError
 from xyreward.items import Item
 from xyreward.judges.scripted import ScriptedJudge
 from xyreward.loading import bundled_splits, load_items
 from xyreward.reward import Reward
+from xyreward.serve.app import Service
 from xyreward.serve.forms import ErrorResponse, OpenRLHFResponse, ScoreResponse
+from xyreward.serve.server import bind, run
+from xyreward.serve.settings import Settings
 from xyreward.store import VerdictStore
 from xyreward.testing import FakeAPI, Faults, make_item
 from xyreward.verdict import FAILURE_KINDS
@@ -467,6 +471,23 @@ def test_it_refuses_to_listen_elsewhere_without_a_token(judge: str, tmp_path: Pa
     assert "cannot be read" in refused("--token-file", str(tmp_path / "none"))
     assert "has 5 characters" in refused(XYREWARD_SERVE_TOKEN="short")
     assert "is blank" in refused(XYREWARD_SERVE_TOKEN="")
+
+
+def test_the_address_may_be_taken_while_the_judge_is_loaded() -> None:
+    bound = bind(Settings(port=0))
+    settings = Settings(port=bound.getsockname()[1])
+    service = Service(ScriptedJudge({}), items=[make_item()], settings=settings)
+    with bound, bind(settings) as other:
+        other.listen()
+        with pytest.raises(ConfigError, match=f":{settings.port} cannot be .*another --port"):
+            run(service, bound)
+
+
+def test_the_item_that_the_documentation_asks_about_is_one_that_is_served() -> None:
+    page = (Path(__file__).parent.parent / "docs/serve.md").read_text("utf-8")
+    assert (named := re.search(r'"item_id": "([\w-]+)"', page)) is not None
+    items = {item.id: item for item in load_items("mini")}
+    assert bundled_splits().side(items[named[1]]) == "train"
 
 
 def test_what_cannot_be_served_is_said_before_it_listens(judge: str, served: Served) -> None:

@@ -167,6 +167,8 @@ def test_check_finds_before_training_what_the_first_batch_would(tmp_path: Path) 
     reward_function(JUDGE).check(rows)
     with pytest.raises(DataError, match="row 0"):
         reward_function(JUDGE).check([{**rows[0], "stated_request": ""}])
+    with pytest.raises(DataError, match=r"no column 'prompt'.* it has source, stated_request"):
+        reward_function(JUDGE).check([{"source": "a forum", "stated_request": "How?"}])
     with pytest.raises(JudgeError, match="no file"):
         reward_function(f"scripted:{tmp_path}/x").check(rows)
 

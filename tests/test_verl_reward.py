@@ -27,8 +27,8 @@ JUDGE = ScriptedJudge(
 )
 
 
-def ask(answer: str, item: Item | str = ITEM, **settings: Any) -> dict[str, float]:
-    truth = item if isinstance(item, str) else item.model_dump_json()
+def ask(answer: str, item: Any = ITEM, **settings: Any) -> dict[str, float]:
+    truth = item.model_dump_json() if isinstance(item, Item) else item
     # As verl's naive reward manager calls it.
     return asyncio.run(
         compute_score(
@@ -103,6 +103,6 @@ def test_settings_come_from_a_configuration_file(tmp_path: Path) -> None:
 
 
 def test_what_is_no_item_is_told() -> None:
-    for wrong in ("", "4", '{"id": "x"}'):
+    for wrong in ("", "4", '{"id": "x"}', {"id": "x"}):
         with pytest.raises(DataError, match="expected an item as JSON"):
             ask("good", wrong)

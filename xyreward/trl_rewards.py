@@ -34,7 +34,7 @@ import numpy as np
 from xyreward.completions import Completion, Visible
 from xyreward.config import RewardConfig, load_config
 from xyreward.dispatch import world_size
-from xyreward.errors import ConfigError, JudgeError, printable
+from xyreward.errors import ConfigError, DataError, JudgeError, printable
 from xyreward.items import Item
 from xyreward.judges import Judge, JudgeOptions, check_gives_labels
 from xyreward.pairs.formats import row_of_item
@@ -159,6 +159,13 @@ class RewardFunction:
         if self.metric is not None:
             check_gives_labels(self.scorer.judge)
         names = set(rows[0]) if len(rows) else set()
+        if names and "prompt" not in names:
+            raise DataError(
+                [
+                    "the data set has no column 'prompt', which trainers answer; it has "
+                    f"{', '.join(sorted(names))}. `prompt_rows(items)` makes such rows"
+                ]
+            )
         columns = {name: [row.get(name) for row in rows] for name in names - {"prompt"}}
         items = self.scorer.items([row["prompt"] for row in rows], columns)
         if any(item.bare for item in items):

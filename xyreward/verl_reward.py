@@ -90,7 +90,8 @@ async def compute_score(
             raise ConfigError(f"reward_kwargs.{name}: unknown; did you mean {meant[0]!r}?")
     if on_failure not in ("raise", "leave_out"):
         raise ConfigError(f"on_failure is {on_failure!r}, expected 'raise' or 'leave_out'")
-    item = _item(ground_truth)
+    # As it is written: a mapping has no hash, and cannot be looked up among those read before.
+    item = _item(ground_truth if isinstance(ground_truth, str) else repr(ground_truth))
     one = judge if not isinstance(judge, str) else _judge(judge, _plain(judge_options))
     answer = (_WHOLE if thinking else _VISIBLE)(solution_str)
     score = await ascore(item, answer, one, Reward(soft=soft))

@@ -8,6 +8,7 @@ once.
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import socket
 import threading
@@ -46,10 +47,14 @@ def bind(settings: Settings) -> socket.socket:
             bound.close()
             raise
     except OSError as error:
-        raise ConfigError(
-            f"{host}:{port} cannot be listened on ({error}); give another --port, or end what is there"
-        ) from None
+        raise _taken(host, port, error) from None
     return bound
+
+
+def _taken(host: str, port: int, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"{host}:{port} cannot be listened on ({error}); give another --port, or end what is there"
+    )
 
 
 def address_of(bound: socket.socket) -> str:
@@ -65,6 +70,7 @@ def run(
 
     Raises:
         KeyboardInterrupt: it was Ctrl-C.
+        ConfigError: another program has come to listen there since `bind`.
     """
     config = uvicorn.Config(
         service.app,
@@ -80,8 +86,13 @@ def run(
         access_log=False,
         log_level="warning",
     )
-    with _quiet_end():
-        _Server(config, service, on_start).run(sockets=[bound])
+    try:
+        with _quiet_end():
+            _Server(config, service, on_start).run(sockets=[bound])
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise _taken(service.settings.host, service.settings.port, error) from None
 
 
 class _Protocol(H11Protocol):
