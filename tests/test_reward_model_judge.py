@@ -335,7 +335,7 @@ class Constant:
 def test_its_batches_have_no_share_of_labels_though_an_empty_answer_has_some() -> None:
     logged: dict[str, float] = {}
     (row,) = prompt_rows([make_item()])
-    columns = {name: [value] * 2 for name, value in row.items() if name != "prompt"}
+    columns: Any = {name: [value] * 2 for name, value in row.items() if name != "prompt"}
     asyncio.run(
         reward_function(Constant(0.25))(
             [row["prompt"]] * 2, ["an answer", ""], log_metric=logged.__setitem__, **columns
