@@ -332,6 +332,22 @@ class Constant:
         return [self.says for _ in answers]
 
 
+def test_its_batches_have_no_share_of_labels_though_an_empty_answer_has_some() -> None:
+    logged: dict[str, list[float]] = {}
+    (row,) = prompt_rows([make_item()])
+    columns: Any = {name: [value] * 2 for name, value in row.items() if name != "prompt"}
+    asyncio.run(
+        reward_function(Constant(0.25))(
+            [row["prompt"]] * 2,
+            ["an answer", ""],
+            log_metric=lambda name, value: logged.setdefault(name, []).append(value),
+            **columns,
+        )
+    )
+    assert logged["answers/empty"] == [0.0, 1.0]
+    assert not [name for name in logged if name.startswith("labels/")]
+
+
 def test_a_judge_of_ones_own_may_give_rewards() -> None:
     judge: Judge = Constant(0.25)
     assert isinstance(judge, RewardJudge)
