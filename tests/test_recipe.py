@@ -375,6 +375,18 @@ def test_one_id_in_two_sources_is_refused_with_what_to_do(tmp_path: Path, tiny: 
         recipe.load_data(wanted)
 
 
+def test_resuming_where_there_is_nothing_says_that_the_run_begins(
+    tmp_path: Path, tiny: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = config(tmp_path, tiny)
+    run = recipe.Run(settings, Arguments(PATH, resume=True))
+    assert "nothing to go on with; the run begins" in capsys.readouterr().out
+    run.folder.write("before.jsonl", "{}\n")
+    del run
+    recipe.Run(settings, Arguments(PATH, resume=True))
+    assert "nothing to go on with" not in capsys.readouterr().out
+
+
 def test_a_run_is_not_resumed_with_other_data(tmp_path: Path, tiny: str) -> None:
     """The lock of a finished run object is let go with it, hence the blocks."""
     settings = config(tmp_path, tiny)

@@ -367,6 +367,12 @@ def test_a_folder_that_is_none_says_what_to_expect(tmp_path: Path) -> None:
         load_judge(f"reward_model:{tmp_path}")
     with pytest.raises(JudgeError, match="takes no options"):
         load_judge(f"reward_model:{tmp_path}", votes=3)
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter/reward_model.json").touch()
+    with pytest.raises(
+        JudgeError, match=f"expected the folder in it, reward_model:{tmp_path}/adapter"
+    ):
+        load_judge(f"reward_model:{tmp_path}")
 
 
 @pytest.mark.parametrize("folder", ["~nobody-of-this-name/rm", "a" * 5000])

@@ -285,7 +285,7 @@ def test_a_body_that_does_not_say_it_is_json_is_not_read_as_such(served: Served)
     for content_type in ("text/plain", "application/x-www-form-urlencoded"):
         status, body, _ = served.ask("/score", fine, headers={"Content-Type": content_type})
         assert status == 422
-        error_of(body, "invalid_request")
+        assert "Content-Type: application/json" in error_of(body, "invalid_request").message
 
 
 def test_too_many_answers_are_named(judge: str) -> None:

@@ -149,6 +149,10 @@ def _base_in(folder: str | os.PathLike[str]) -> str | None:
     return fingerprint_of_weights(base.name, base.revision)
 
 
+def _there(file: Path) -> bool:
+    return os.path.isfile(file)  # noqa: PTH113  # Path's raises for a name longer than a path can be
+
+
 def _names(file: Path) -> list[str]:
     """Names of the weights in a safetensors file, by its header.
 
@@ -337,10 +341,16 @@ class RewardModelJudge:
         """
         self.folder = Path(os.path.expanduser(folder))  # noqa: PTH111  # Path's raises without such a user
         file = self.folder / FILE
-        if not os.path.isfile(file):  # noqa: PTH113  # Path's raises for a name longer than a path can be
+        if not _there(file):
+            within = [part for part in ("adapter", "model") if _there(self.folder / part / FILE)]
             raise JudgeError(
-                f"reward_model:{folder!s:.200}: no {FILE} there; expected the folder `adapter` or `model` "
-                "of a run of recipes/reward_model.py that came to its end"
+                f"reward_model:{folder!s:.200}: no {FILE} there; expected "
+                + (
+                    f"the folder in it, reward_model:{self.folder / within[0]}"
+                    if within
+                    else "the folder `adapter` or `model` of a run of recipes/reward_model.py that came to "
+                    "its end (accelerate launch recipes/reward_model.py trains one)"
+                )
             )
         try:
             self.distilled = Distilled.from_json(file.read_text("utf-8"))

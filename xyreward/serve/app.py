@@ -416,13 +416,17 @@ def _on_errors(app: FastAPI) -> None:
         assert isinstance(error, _RefusedError)
         return _invalid(error.problems)
 
-    async def invalid(_: Request, error: Exception) -> Response:
+    async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         found = error.errors()
         if found and found[0]["type"] == "json_invalid":
             why = printable(str(found[0].get("ctx", {}).get("error", "")))
             return error_response(400, "bad_json", f"the body is no JSON: {why}")
-        return _invalid(problems_of(found))
+        problems = problems_of(found)
+        if "json" not in request.headers.get("content-type", "") and problems:
+            hint = f"{problems[0].message}; is it JSON? then send Content-Type: application/json"
+            problems[0] = Problem(where=problems[0].where, message=hint)
+        return _invalid(problems)
 
     async def other(_: Request, error: Exception) -> Response:
         assert isinstance(error, StarletteHTTPException)
