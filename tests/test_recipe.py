@@ -745,9 +745,17 @@ def test_a_run_records_which_calibration_record_covers_its_judge_or_that_none_do
     assert f"- {recipe.CALIBRATION}: {told}\n" in page
 
 
-@pytest.mark.parametrize(("evaluates", "told"), [("local", True), ("chat:a", False)])
+@pytest.mark.parametrize(
+    ("evaluates", "of_pairs", "told"),
+    [
+        ("local", "labels", "gave the rewards"),
+        ("local", "local", "judged the pairs and gave the rewards"),
+        ("chat:a", "chat:a", "judged the pairs"),  # of the SFT before GRPO, and gave no reward
+        ("chat:a", "labels", None),
+    ],
+)
 def test_a_judge_of_rewards_that_evaluates_is_told_beside_the_headline(
-    tmp_path: Path, tiny: str, evaluates: str, told: bool
+    tmp_path: Path, tiny: str, evaluates: str, of_pairs: str, told: str | None
 ) -> None:
     wanted = GRPORecipe.model_validate(
         {
@@ -757,10 +765,12 @@ def test_a_judge_of_rewards_that_evaluates_is_told_beside_the_headline(
         }
     )
     run = recipe.Run(wanted, Arguments(PATH, resume=False))
+    run.trained_by = frozenset({of_pairs})
     one = Evaluation("p", (Row("a", "xy", "s", "d", "en", "a"),), evaluates, "v", ("writing",))
     run.finish(one, one, {})
     page = (tmp_path / "run/report.md").read_text().split("\n| ")[0]
-    assert ("Judge local evaluates here and gave the rewards" in page) == told
+    assert ("evaluates here" in page) == (told is not None)
+    assert told is None or f"Judge {evaluates} evaluates here and {told} of the training" in page
 
 
 def test_a_terminal_that_has_gone_or_knows_only_ascii_does_not_end_a_run(

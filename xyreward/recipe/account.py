@@ -6,6 +6,7 @@ Not here: the figures (`report.py`), the text of a card (`model_card.py`).
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -106,7 +107,7 @@ def headline_notes(config: Recipe, found: Evaluation, trained_by: frozenset[str]
         trained_by: names of the judges of the pairs that are trained on.
     """
     notes: list[str] = []
-    trained = trained_by
+    made = {"judged the pairs": trained_by}
     if isinstance(config, GRPORecipe):
         if config.sft is not None:
             notes.append(
@@ -116,17 +117,18 @@ def headline_notes(config: Recipe, found: Evaluation, trained_by: frozenset[str]
         from xyreward.grpo import judges_of_training
 
         rewards = judges_of_training(config)["judge of rewards"]
-        trained |= {rewards.name}
+        made["gave the rewards"] = frozenset({rewards.name})
         if isinstance(rewards, RewardModelJudge):  # it has that judge's errors, and its own
-            trained |= {rewards.distilled.judge}
-    shared = _single_judges({found.judge or ""}) & _single_judges(trained)
-    if not shared:
-        return notes
-    what = "gave the rewards" if isinstance(config, GRPORecipe) else "judged the pairs"
-    return [
-        *notes,
-        f"Judge {', '.join(sorted(shared))} evaluates here and {what} of the training: what the policy "
-        "learned of its errors looks like progress. evaluation.judge sets another.",
+            made["gave the rewards"] |= {rewards.distilled.judge}
+    shared: dict[str, list[str]] = defaultdict(list)
+    for judge in sorted(_single_judges({found.judge or ""})):
+        did = [what for what, names in made.items() if judge in _single_judges(names)]
+        if did:
+            shared[" and ".join(did)].append(judge)
+    return notes + [
+        f"Judge {', '.join(judges)} evaluates here and {did} of the training: what the policy "
+        "learned of its errors looks like progress. evaluation.judge sets another."
+        for did, judges in shared.items()
     ]
 
 
