@@ -82,12 +82,13 @@ def main() -> None:
     def ended(log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         guard.check()
         tables = Path(settings.output_dir) / "completions"
-        return grpo.reward_curve(
-            log, tables, [f.__name__ for f in functions], settings.reward_weights
-        )
+        names = [f.__name__ for f in functions]
+        curve = grpo.reward_curve(log, tables, names, settings.reward_weights)
+        return {**grpo.ended_by(audit), **curve}
 
     trained, training_facts = recipe.fit(run, trainer, policy, prompts, data, ended)
-    del trainer, policy, audit
+    audit.clear()  # it holds the policy, and `ended` holds the list
+    del trainer, policy
     recipe.free_memory()
 
     # What is evaluated is what was saved, so a broken save shows here and not at the user's.

@@ -8,6 +8,7 @@ from label_judge import LabelJudge
 
 from xyreward.config import AuditConfig
 from xyreward.errors import ConfigError
+from xyreward.grpo import ended_by
 from xyreward.items import Item
 from xyreward.policy import Policy, load_policy
 from xyreward.reward_audit import (
@@ -161,7 +162,10 @@ def test_beyond_a_bound_it_warns_or_ends_the_run(policy: Policy, then: str) -> N
     asked = control()
     watched.on_step_end(ARGUMENTS, state(2), asked)
     assert asked.should_training_stop == asked.should_save == (then == "stop")
-    assert (watched.stopped is not None) == (then == "stop")
+    told = "the audit, at step 2: rise of the loss on neutral text (max_neutral_loss): "
+    assert [fact.startswith(told) for fact in ended_by([watched]).values()] == [True] * (
+        then == "stop"
+    )
 
 
 def test_a_judge_that_fails_leaves_the_other_figures(policy: Policy) -> None:

@@ -261,6 +261,16 @@ def audit_of(
     ]
 
 
+def ended_by(audit: Sequence[Any]) -> dict[str, str]:
+    """The fact that the audit ended the training, and why; nothing where it did not.
+
+    Args:
+        audit: from `audit_of`.
+    """
+    reasons = [one.stopped for one in audit if one.stopped is not None]
+    return {"training ended by": reasons[0]} if reasons else {}
+
+
 def dataset(prompts: Prompts) -> Any:
     """The trainer's data set."""
     from datasets import Dataset

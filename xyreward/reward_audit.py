@@ -179,7 +179,7 @@ class RewardAudit(TrainerCallback):  # type: ignore[misc]  # transformers is not
         if self.on_look is not None and rank == 0:
             self.on_look(look, [*beyond, *look.blindness()])
         if beyond and self.settings.then == "stop":
-            self.stopped = f"the audit ended the training at step {step}: {'; '.join(beyond)}"
+            self.stopped = f"the audit, at step {step}: {'; '.join(beyond)}"
             control.should_training_stop = control.should_save = True
 
     @property
