@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from test_recipes import ROOT, launch
 from test_trl_rewards import logged, means
 from trl import GRPOConfig
 
-from xyreward import grpo
-from xyreward.config import GRPORecipe, Places, PromptsConfig, load_config
+from xyreward import grpo, recipe
+from xyreward.config import Arguments, GRPORecipe, Places, PromptsConfig, load_config
 from xyreward.errors import ConfigError, DataError, MissingDependency
 from xyreward.items import Item
 from xyreward.policy import load_policy
+from xyreward.reward_audit import Look
 from xyreward.sides import load_sides
 from xyreward.testing import FakeAPI, Faults, make_item
 from xyreward.training_prompts import choose_prompts
@@ -303,6 +305,27 @@ def test_a_resumed_run_goes_on_from_its_checkpoint_and_its_first_look(
     facts = [json.loads((one / "report.json").read_text())["facts"] for one in (run, copy)]
     assert facts[1]["steps"] == 4
     assert facts[1]["mean training loss"] == pytest.approx(facts[0]["mean training loss"], abs=1e-6)
+
+
+def test_looks_of_a_training_that_left_no_checkpoint_are_not_gone_on_with(
+    tmp_path: Path, tiny: str
+) -> None:
+    wanted = GRPORecipe.model_validate(
+        {"policy": {"model": tiny}, "output_dir": str(tmp_path / "run")}
+    )
+    run, data = recipe.Run(wanted, Arguments(tmp_path, resume=False)), recipe.load_data(wanted)
+    look = Look(0, 0.5, None, None, 0.0, 10.0, 0.0, 1.0, 0.0, 3.0)
+    run.folder.write(grpo.LOOKS, json.dumps(asdict(look)) + "\n")
+
+    def looks() -> list[Look]:
+        (audit,) = grpo.audit_of(run, wanted, load_policy(tiny), [reward_function("local")], data)
+        return list(audit.looks)
+
+    assert looks() == []
+    checkpoint = tmp_path / "run/checkpoints/checkpoint-1"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "trainer_state.json").write_text("{}")
+    assert looks() == [look]
 
 
 CLAUDE = "anthropic:claude-sonnet-5-5"

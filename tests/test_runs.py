@@ -130,6 +130,24 @@ def test_only_settings_of_the_training_may_change_after_the_evaluation_before_it
         opened(tmp_path, CONFIG.model_copy(update={"seed": 7}), resume=True)
 
 
+def test_a_first_step_that_does_not_fit_leaves_settings_open_although_the_audit_has_looked(
+    tmp_path: Path,
+) -> None:
+    first = GRPORecipe(output_dir="x", grpo={"per_device_train_batch_size": 8})
+    folder = RunFolder.open(first, str(tmp_path), resume=False)
+    for name in ("before.jsonl", "reward_audit.jsonl"):
+        folder.write(name, "kept")
+    (tmp_path / "checkpoints").mkdir()
+    del folder
+    other = first.model_copy(update={"grpo": {"per_device_train_batch_size": 4}})
+    assert RunFolder.open(other, str(tmp_path), resume=True).changed == (
+        "grpo.per_device_train_batch_size (was 8, is 4)",
+    )
+    (tmp_path / "checkpoints/checkpoint-1").mkdir()
+    with pytest.raises(RunFolderError, match=r"it differs in grpo\.per_device"):
+        RunFolder.open(first, str(tmp_path), resume=True)
+
+
 def test_the_environment_of_every_start_is_kept(tmp_path: Path) -> None:
     begun(tmp_path)
     first = (tmp_path / "environment.json").read_bytes()

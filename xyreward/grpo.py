@@ -219,7 +219,8 @@ def audit_of(
 ) -> list[Any]:
     """The callback that audits the training, in a list; an empty one where it was not asked for.
 
-    Its looks are in `reward_audit.jsonl` of the run's folder, and a run that is resumed goes on with them.
+    Its looks are in `reward_audit.jsonl` of the run's folder, and a run that goes on from a checkpoint
+    goes on with them.
 
     Raises:
         DataError: no item is on the dev side.
@@ -234,7 +235,9 @@ def audit_of(
         raise DataError(
             ["no item is on the dev side: nothing to audit the reward on (audit: null)"]
         )
-    kept = run.on_main(lambda: run.folder.read(LOOKS)) or ""
+    folder = run.folder
+    # Without a checkpoint the training begins anew, maybe with another sample or judge.
+    kept = run.on_main(lambda: folder.last_checkpoint()[0] and folder.read(LOOKS)) or ""
     try:
         looks = [Look(**json.loads(line)) for line in kept.splitlines()]
     except (TypeError, ValueError) as error:

@@ -102,9 +102,10 @@ AFTER_SFT = ("reward.", "audit", "grpo")
 """Those on which the SFT before GRPO does not depend either."""
 BEFORE_TRAINING = (
     r"(before(\.oracle)?|reference\.\w+)\.jsonl|before(\.oracle)?[\w-]*\.unfinished\.jsonl"
-    r"|samples[\w-]*\.jsonl(\.\w+)?"
+    r"|samples[\w-]*\.jsonl(\.\w+)?|reward_audit\.jsonl"
 )
-"""Files that are worth keeping, and do not depend on settings of the training."""
+"""Files that are there before training has left anything to go on from: its settings may change still.
+Looks of GRPO's audit are read again beside a checkpoint only; the first is before the first step."""
 OF_THE_BILL = frozenset(
     {"store", "run", "budget_usd", "prices", *OF_BATCHES, *Limits.__dataclass_fields__}
 )
