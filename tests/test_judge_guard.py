@@ -128,6 +128,7 @@ told = {
     "labels": [entry["labels/has_stated_solution"] for entry in log],
 }
 Path(folder, f"{rank}.json").write_text(json.dumps(told))
+trainer.accelerator.end_training()  # otherwise gloo's threads may abort a process that ends
 """
 
 

@@ -333,7 +333,11 @@ def test_two_processes_make_one_run_and_the_same_evaluation(
     for a, b in zip(alone[1:], shared[1:], strict=True):
         assert a["better"]["total"] == pytest.approx(b["better"]["total"], abs=1e-3)
     steps = [
-        [entry for entry in map(json.loads, (one / "log.jsonl").open()) if "loss" in entry]
+        [
+            entry
+            for entry in map(json.loads, (one / "log.jsonl").read_text().splitlines())
+            if "loss" in entry
+        ]
         for one in (straight, run)
     ]
     assert len(steps[0]) == 4

@@ -323,7 +323,9 @@ def _read_json(file: Path) -> Any:
     try:
         return json.loads(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{file}: cannot be read ({told(error)}); it is damaged") from None
+        raise ConfigError(
+            f"{file}: cannot be read ({told(error)}). If it is damaged, fetch or save it again"
+        ) from None
 
 
 # ---------------------------------------------------------------- fingerprints

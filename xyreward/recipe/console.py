@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from xyreward.errors import JudgeUnreliable, XYRewardError, told
 from xyreward.markdown import printable
+from xyreward.recipe.processes import leave_processes
 from xyreward.runs import RunFolder
 
 
@@ -48,6 +49,7 @@ def plain_errors() -> Iterator[None]:
     warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
     try:
         yield
+        leave_processes()
     except KeyboardInterrupt:
         if os.environ.get("XYREWARD_TRACEBACK"):
             raise
@@ -60,6 +62,7 @@ def plain_errors() -> Iterator[None]:
         raise SystemExit(INTERRUPTED) from None
     except JudgeUnreliable as error:
         said = f"{type(error).__name__}: {error}\n{how_to_go_on('Stopped')}"
+        leave_processes()  # all of them stop together
         _end(said, error, JUDGE_FAILED)
     except (XYRewardError, FileNotFoundError) as error:
         said = f"{type(error).__name__}: {error}"

@@ -34,6 +34,16 @@ def use_huge_pages() -> None:
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
+def leave_processes() -> None:
+    """Take this process out of the group of a run's processes, once all of them are done.
+
+    One that ends within it may be aborted by gloo's threads, and a run that came to its end looks failed.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
 def check_installed(*packages: str) -> None:
     """Raise MissingDependency with all packages that are not there, before one is missed late."""
     absent = [name for name in packages if importlib.util.find_spec(name) is None]
