@@ -86,7 +86,8 @@ class Run:
         self.is_main: bool = self.state.is_main_process
         self.folder = RunFolder(Path(config.output_dir))
         self.on_main(self._open)
-        if self.is_main and self.arguments.resume and not self.folder.kept():
+        part = (self.folder.path.parent / "config.yaml").is_file()  # a round, or an SFT before GRPO
+        if self.is_main and self.arguments.resume and not part and not self.folder.kept():
             self.say(f"== --resume: {self.folder.path} has nothing to go on with; the run begins")
         if self.folder.changed:
             self.say(
