@@ -12,7 +12,7 @@ import pytest
 from pair_sets import HOSTILE
 from test_annotate import BACKSPACE, ENTER, ESCAPE, data_of, show  # noqa: F401  # a fixture
 from test_cli import run as run
-from test_page import BROWSER, CONTRAST, browser, trap  # noqa: F401  # fixtures
+from test_page import BROWSER, CONTRAST, NEEDS_AXE, axe, browser, trap  # noqa: F401  # fixtures
 
 from xyreward import load_items
 from xyreward.construct.job import write_items
@@ -382,6 +382,24 @@ def test_texts_stand_out_from_their_ground_and_everything_has_a_name(
     seen.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
     assert len(ratios) > 30
     assert [r for r in ratios if r[0] < 4.5] == []  # WCAG 2.2, AA
+
+
+@BROWSER
+@NEEDS_AXE
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(show: Any, scheme: str) -> None:  # noqa: F811
+    seen = show(review_page(items()))
+    seen.browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+    )
+    try:
+        assert axe(seen.browser) == []
+        for key in ("y", "e", "r"):
+            seen.press(key, ESCAPE)
+            assert axe(seen.browser) == []
+    finally:
+        seen.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
 @BROWSER

@@ -570,10 +570,12 @@ def judged(
                 found[i] = outcome
             failed = {i: one.kind for i in todo if isinstance(one := found[i], JudgeFailure)}
             todo = [i for i, kind in failed.items() if kind not in NO_USE]
-            if spent := sum(kind == "over_budget" for kind in failed.values()):
+            if unpaid := [i for i, kind in failed.items() if kind == "over_budget"]:
+                first = found[unpaid[0]]
+                assert isinstance(first, JudgeFailure)
                 raise JudgeError(
-                    f"judge {judge.name!r}: the budget is spent, {spent:,} of {len(items):,} answers were "
-                    "not judged. What was paid for is in the store; run again with a higher budget to go on"
+                    f"judge {judge.name!r}: the budget is spent, {len(unpaid):,} of {len(items):,} answers "
+                    f"were not judged. What was paid for is in the store. Of the first: {first.detail}"
                 )
             if not todo:
                 break

@@ -287,12 +287,13 @@ class Stage(Generic[R, T]):
             todo = again
             if not todo:
                 break
-        spent = sum(isinstance(o, Failed) and o.reason == "over_budget" for o in outcomes.values())
-        if spent:
+        unpaid = [
+            o for o in outcomes.values() if isinstance(o, Failed) and o.reason == "over_budget"
+        ]
+        if unpaid:
             raise JudgeError(
-                f"{self.name}: the budget of run {asker.run!r} is spent, {spent:,} of {len(rows):,} rows "
-                "were not asked about. What was paid for is in the store; run again with a higher budget to "
-                "go on"
+                f"{self.name}: the budget is spent, {len(unpaid):,} of {len(rows):,} rows were not asked "
+                f"about. What was paid for is in the store. Of the first: {unpaid[0].detail}"
             )
         return [outcomes[i] for i in range(len(rows))]
 
