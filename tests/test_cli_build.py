@@ -15,6 +15,7 @@ from test_cli import Ended, ended, start
 from test_cli import run as run
 
 from xyreward import load_items
+from xyreward.pairs.answers import locked
 from xyreward.testing import FakeAPI, Faults
 from xyreward.testing.forum import SITE, ForumPlan, forum_plan
 
@@ -130,6 +131,17 @@ def test_a_folder_that_cannot_be_one_is_told_before_anything_is_sent(
                 True,
             )
         assert api.stats.requests == 0
+
+
+def test_two_do_not_build_into_one_folder(run: Run, plan: ForumPlan) -> None:
+    with FakeAPI(reply=plan.reply) as api:
+        with locked(Path("out")):
+            found = run(*command(api, "out"))
+        assert api.stats.requests == 0
+        assert found.status == 2
+        assert "out: another process is writing it" in found.err
+        assert run(*command(api, "out", "--max-threads", "1")).status == 0
+    assert not Path("out.lock").exists()
 
 
 def test_a_folder_that_cannot_be_written_in_the_end_is_a_stop_and_no_mistake(

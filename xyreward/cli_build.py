@@ -342,6 +342,7 @@ def _build(
     """
     from xyreward import cli
     from xyreward.construct.thread_files import Problems
+    from xyreward.pairs.answers import locked
 
     if dry_run:
         problems = Problems(job.settings.strict)
@@ -350,7 +351,8 @@ def _build(
         _say_problems(problems)
         _say_bills(bills)
         return
-    with cli._sending():
+    # Two with other settings would pay for both, and one would tell of the other's items.
+    with locked(out), cli._sending():
         with _bar(job.gates.asked) as begin:
             built = job.run(begin)
         _written(lambda: write(built), out)

@@ -636,8 +636,10 @@ def locked(out: Path) -> Iterator[None]:
     except OSError as error:
         raise RunFolderError(f"{out}: cannot be made ({error}); choose another place") from error
     with held:
-        yield
-        Path(lock.lock_file).unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            Path(lock.lock_file).unlink(missing_ok=True)
 
 
 def job_file(out: Path) -> Path:
