@@ -267,9 +267,12 @@ class Open(Shown):
         return self.text("#answer h3")
 
     def until(self, script: str) -> None:
+        from selenium.common.exceptions import JavascriptException
         from selenium.webdriver.support.wait import WebDriverWait
 
-        WebDriverWait(self.browser, 20, 0.05).until(lambda _: self.run(f"return {script}"))
+        # A page that is still loading does not have the elements that the script asks about.
+        wait = WebDriverWait(self.browser, 20, 0.05, ignored_exceptions=[JavascriptException])
+        wait.until(lambda _: self.run(f"return {script}"))
 
     def search(self, text: str) -> None:
         self.choose("search", text)
