@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +35,7 @@ from xyreward.errors import (
 )
 from xyreward.grpo import load_prompts, room_warnings
 from xyreward.judges.reward_model import FILE, Distilled, RewardModelJudge, load_reader
-from xyreward.locate import MARK, fingerprint_of_folder, mark_of_training
+from xyreward.locate import MARK, fingerprint_of_folder, mark_of_training, short_hash, trained_on
 from xyreward.pairs import PairSet
 from xyreward.recipe import Data, Run, load_data
 from xyreward.reward_model import TOO_LONG, UNREWARDED, compare, length_warnings, training_rows
@@ -323,10 +324,11 @@ def test_the_scale_is_fitted_to_answers_that_both_can_read(tmp_path: Path) -> No
     judged[items[0].id, known[0][1]] = Score(None, None, JudgeFailure("timeout", "late"), "x")
     reader = load_reader(str(folder), "query")
     lengths = sorted(len(reader.ids(item, text)) for item, text in known)
-    wanted = recipe_of()
-    assert reward_model.calibrate(folder, wanted, held_out, judged, lengths[-1]) == len(known) - 1
+    data = Data((), (), Sides(tuple(items), assign_splits(items), ()))
+    calibrate = partial(reward_model.calibrate, folder, recipe_of(), held_out, data, judged)
+    assert calibrate(lengths[-1]) == len(known) - 1
     longest = sum(n == lengths[-1] for n in lengths)
-    fitted = reward_model.calibrate(folder, wanted, held_out, judged, lengths[-1] - 1)
+    fitted = calibrate(lengths[-1] - 1)
     assert len(known) - 1 - longest <= fitted < len(known) - 1
 
 
@@ -399,13 +401,14 @@ def test_what_is_too_long_is_not_counted_among_what_the_scale_was_fitted_to(
     run, path, _ = finished
     copy, wanted = tmp_path / "adapter", load_config(RewardModelRecipe, path)
     shutil.copytree(run / "adapter", copy)
-    held_out = reward_model.load_held_out(wanted, load_data(wanted))
+    data = load_data(wanted)
+    held_out = reward_model.load_held_out(wanted, data)
     answers = [(item, r.text) for item in held_out.calibration for r in item.references]
     judged = {(item.id, text): Score(0.5, None, None, "x") for item, text in answers}
     reader = load_reader(str(copy), "query")
     lengths = sorted(len(reader.ids(item, text)) for item, text in dict.fromkeys(answers))
     middle = lengths[len(lengths) // 2]
-    fitted_to = reward_model.calibrate(copy, wanted, held_out, judged, middle)
+    fitted_to = reward_model.calibrate(copy, wanted, held_out, data, judged, middle)
     assert fitted_to == sum(length <= middle for length in lengths) < len(lengths)
     assert not [file.name for file in copy.iterdir() if file.suffix == ".partial"]
 
@@ -552,11 +555,44 @@ def test_grpo_refuses_a_reward_model_that_was_trained_on_what_it_holds_out(
         kept = replace(said, weights_of=fingerprint_of_folder(folder, without={FILE}))
         (folder / FILE).write_text(kept.to_json())
         if side == "train":
-            load_prompts(wanted, data)
+            # A policy learns by way of the reward what the model learnt, whatever its own prompts are.
+            assert load_prompts(wanted, data).behind_reward == {short_hash(item.content_hash)}
             continue
         with pytest.raises(LeakError, match=f"trained on 1 of the .*{item.id}") as refused:
             load_prompts(wanted, data)
         assert list(refused.value.offending) == [item.id]
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_grpo_does_not_evaluate_on_what_its_reward_model_was_calibrated_on(
+    split: str, tmp_path: Path
+) -> None:
+    sides = {"splits_lock": str(tmp_path / "lock"), "items": [{"source": "mini"}]}
+    of_model = RewardModelRecipe.model_validate(
+        {"output_dir": "x", "evaluation": {"split": split}, **sides}
+    )
+    data = load_data(of_model)
+    held_out = reward_model.load_held_out(of_model, data)
+    name = saved(tmp_path)
+    folder = Path(name.removeprefix("reward_model:"))
+    judged = {(item.id, text): Score(0.5, None, None, "x") for item, text in held_out.answers}
+    reward_model.calibrate(folder, of_model, held_out, data, judged, 4096)
+    assert RewardModelJudge(folder).distilled.calibrated_on
+    for evaluated in ("dev", "test"):
+        wanted = GRPORecipe.model_validate(
+            {
+                "output_dir": "x",
+                "reward": {"judge": name},
+                "evaluation": {"split": evaluated},
+                **sides,
+            }
+        )
+        if evaluated == split:
+            load_prompts(wanted, load_data(wanted))
+            continue
+        with pytest.raises(LeakError, match="was calibrated on") as refused:
+            load_prompts(wanted, load_data(wanted))
+        assert set(refused.value.offending) == {item.id for item in held_out.calibration}
 
 
 def test_grpo_says_at_the_start_which_answers_a_reward_model_cannot_read(tmp_path: Path) -> None:
@@ -667,7 +703,9 @@ def test_a_distilled_judge_that_costs_is_paid_once_and_grpo_on_the_model_asks_no
     facts = json.loads((tmp_path / "grpo/run/report.json").read_text())["facts"]
     assert not any(" calls" in fact for fact in facts)
     assert not (tmp_path / "other.sqlite").exists()
-    card = (tmp_path / "grpo/run/adapter/README.md").read_text()
+    adapter = tmp_path / "grpo/run/adapter"
+    assert trained_on(str(adapter)) >= trained_on(str(run / "model")) > set()
+    card = (adapter / "README.md").read_text()
     assert "reward_model:run/model" in card
     assert str(tmp_path) not in card
 

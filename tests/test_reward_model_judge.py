@@ -54,6 +54,7 @@ def saved(folder: Path, **changes: Any) -> str:
         "shown": "query",
         "max_length": 4096,
         "scale": SCALE,
+        "calibrated_on": (),
         **changes,
     }
     (target / FILE).write_text(Distilled.of(target, **said).to_json())

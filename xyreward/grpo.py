@@ -11,7 +11,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from math import fsum
 from pathlib import Path
@@ -30,12 +30,14 @@ from xyreward.judges import (
 )
 from xyreward.judges.panel import model_judges
 from xyreward.judges.reward_model import RewardModelJudge
+from xyreward.locate import trained_on
 from xyreward.policy import THINK, Policy
 from xyreward.recipe import (
     SET_BY_RECIPE,
     TRAINER_LIMITS,
     Data,
     Run,
+    check_not_seen,
     check_not_trained_on,
     trainer_settings,
     wrong_sections,
@@ -111,13 +113,14 @@ def check_vllm(config: GRPORecipe, places: Places) -> None:
 
 
 def load_prompts(config: GRPORecipe, data: Data) -> Prompts:
-    """The prompts that are trained on, which the judges were shown.
+    """The prompts that are trained on, which the judges were shown, and what lies behind their reward.
 
     Raises:
         ConfigError: an impossible setting of the reward.
         DataError: there is none.
         JudgeError, StoreError, MissingDependency: a judge cannot be loaded, or cannot judge these items.
-        LeakError: the reward model was trained on items that this run holds out or evaluates on.
+        LeakError: the reward model was trained on items that this run holds out or evaluates on, or
+            calibrated on items that it evaluates on.
     """
     prompts = choose_prompts(config.prompts, data.train, config.reward.judge)
     reward = scoring_of(config.reward).reward
@@ -130,13 +133,15 @@ def load_prompts(config: GRPORecipe, data: Data) -> Prompts:
             check(list(prompts.items))
         if isinstance(judge, RewardModelJudge):
             sides = [*data.sides.select("dev"), *data.sides.select("test"), *data.held_out]
-            check_not_trained_on(
-                f"judge {judge.name!r}",
-                str(judge.folder),
-                None,
-                list({item.id: item for item in sides}.values()),
-                "Train it with the sides of this run (items, splits_lock and evaluation as here)",
+            what = f"judge {judge.name!r}"
+            advice = (
+                "Train it with the sides of this run (items, splits_lock and evaluation as here)"
             )
+            unique = list({item.id: item for item in sides}.values())
+            check_not_trained_on(what, str(judge.folder), None, unique, advice)
+            prompts = replace(prompts, behind_reward=trained_on(str(judge.folder)))
+            seen = judge.distilled.calibrated_on
+            check_not_seen(f"{what} was calibrated on", seen, data.held_out, advice)
     return prompts
 
 

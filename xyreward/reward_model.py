@@ -27,7 +27,7 @@ from xyreward.items import Item
 from xyreward.judges import Judge, described, load_judge, options_of
 from xyreward.judges.panel import model_judges
 from xyreward.judges.reward_model import FILE, Distilled, Reader, RewardModelJudge, load_reader
-from xyreward.locate import is_adapter
+from xyreward.locate import is_adapter, short_hash
 from xyreward.markdown import code
 from xyreward.model_card import add_report
 from xyreward.monotone import fit as fit_monotone
@@ -344,7 +344,12 @@ def refuse_failures(judged: Rewards, config: RewardModelRecipe) -> None:
 
 
 def calibrate(
-    folder: Path, config: RewardModelRecipe, held_out: HeldOut, judged: Rewards, max_length: int
+    folder: Path,
+    config: RewardModelRecipe,
+    held_out: HeldOut,
+    data: Data,
+    judged: Rewards,
+    max_length: int,
 ) -> int:
     """Fit the saved model's output to the judge's reward, and write that beside the model.
 
@@ -381,6 +386,7 @@ def calibrate(
         shown=config.distilled.shown,
         max_length=max_length,
         scale=fit_monotone([o for o, _ in finite], [r for _, r in finite]),
+        calibrated_on=tuple(sorted(map(short_hash, data.hashes_near(held_out.calibration)))),
     )
     RunFolder(folder).write(FILE, distilled.to_json())
     return len(finite)
@@ -616,7 +622,7 @@ def finish(
             return kept
         refuse_failures(judged, config)
         with run.timed("calibration"):
-            fitted_to = calibrate(folder, config, held_out, judged, max_length)
+            fitted_to = calibrate(folder, config, held_out, data, judged, max_length)
         distilled = RewardModelJudge(folder)
         distilled.reader  # noqa: B018  # loaded before it is timed
         start = time.perf_counter()

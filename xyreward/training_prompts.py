@@ -22,6 +22,8 @@ class Prompts:
     """Name of the judge whose reward they are answered for."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Reason -> train items that were left out."""
+    behind_reward: frozenset[str] = frozenset()
+    """`short_hash` of the items that a reward model was trained on: what they teach reaches the policy."""
 
     @property
     def control_share(self) -> float:

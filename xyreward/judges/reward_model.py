@@ -81,6 +81,8 @@ class Distilled:
     """Tokens of prompt and answer together. It was trained on nothing longer, and scores nothing longer."""
     scale: MonotoneMap
     """The model's output to the judge's expected reward."""
+    calibrated_on: tuple[str, ...]
+    """`short_hash` of the items that the scale was fitted on and of their near-duplicates, sorted."""
     weights_of: str
     """`fingerprint_of_folder` of what lies beside it: the scale fits no other weights."""
     base: str | None = None
@@ -100,6 +102,7 @@ class Distilled:
             "shown": self.shown,
             "max_length": self.max_length,
             "scale": self.scale.to_dict(),
+            "calibrated_on": list(self.calibrated_on),
             "weights_of": self.weights_of,
             "base": self.base,
         }
@@ -129,6 +132,7 @@ class Distilled:
             shown,
             length,
             MonotoneMap.from_dict(data["scale"]),
+            tuple(map(str, data["calibrated_on"])),
             str(data["weights_of"]),
             None if data["base"] is None else str(data["base"]),
         )

@@ -34,7 +34,7 @@ from xyreward.recipe.console import (
     plain_errors,
     say_hello,
 )
-from xyreward.recipe.data import Data, check_not_trained_on, load_data
+from xyreward.recipe.data import Data, check_not_seen, check_not_trained_on, load_data
 from xyreward.recipe.plans import control_warnings, estimates, planned_steps, print_estimate
 from xyreward.recipe.processes import check_installed, free_memory, peak_memory_gib, use_huge_pages
 from xyreward.recipe.run import Run
@@ -70,6 +70,7 @@ __all__ = [
     "check_before_evaluation",
     "check_evaluation",
     "check_installed",
+    "check_not_seen",
     "check_not_trained_on",
     "control_warnings",
     "dpo_settings",

@@ -5,7 +5,7 @@ Not here: loading and splitting (`sides.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -55,6 +55,12 @@ class Data:
         """How many of the items that are evaluated are train items, too: of the whole set some are."""
         train = {item.id for item in self.train}
         return sum(item.id in train for item in self.held_out)
+
+    def hashes_near(self, items: Iterable[Item]) -> set[str]:
+        """Content hashes of some of these items, and of whatever nearly repeats those."""
+        placements = self.splits.placements
+        clusters = {placements[item.content_hash].cluster for item in items}
+        return {key for key, placement in placements.items() if placement.cluster in clusters}
 
 
 def load_data(config: Recipe, *, dry_run: bool = False) -> Data:
@@ -143,11 +149,25 @@ def check_not_trained_on(
         LeakError: it was, with the ids.
         ConfigError, HubUnreachable: see `trained_on`.
     """
-    seen = trained_on(name, revision)
+    check_not_seen(f"{what} was trained on", trained_on(name, revision), items, advice)
+
+
+def check_not_seen(what: str, seen: Collection[str], items: Sequence[Item], advice: str) -> None:
+    """Make sure that none of these items is among those that a model has learnt something from.
+
+    Args:
+        what: the model and what it did with them, for messages.
+        seen: their `short_hash`es.
+        items: that are held out or evaluated.
+        advice: what to do about it.
+
+    Raises:
+        LeakError: there are some, with the ids.
+    """
     offending = [item.id for item in items if short_hash(item.content_hash) in seen]
     if offending:
         raise LeakError(
-            f"{what} was trained on {len(offending)} of the {len(items)} items that are held out or "
+            f"{what} {len(offending)} of the {len(items)} items that are held out or "
             f"evaluated: {', '.join(offending[:10])}{', ...' if len(offending) > 10 else ''}. {advice}",
             offending,
         )

@@ -226,17 +226,16 @@ def _full_disk_told(run: Run) -> Iterator[None]:
 
 
 def _hashes(trained: PairSet | Prompts, data: Data) -> list[str]:
-    """Content hashes of the items that were trained on, and of whatever nearly repeats those."""
+    """Hashes of items that were trained on, of what nearly repeats those, and of what is behind a reward."""
     pairs = () if isinstance(trained, Prompts) else trained.pairs
     ids = {pair.item_id for pair in pairs}
+    behind: frozenset[str] = frozenset()
     if isinstance(trained, Prompts):
-        ids = {item.id for item in trained.items}
-    placements = data.splits.placements
-    clusters = {placements[i.content_hash].cluster for i in data.train if i.id in ids}
-    found = {key for key, placement in placements.items() if placement.cluster in clusters}
+        ids, behind = {item.id for item in trained.items}, trained.behind_reward
+    found = data.hashes_near(item for item in data.train if item.id in ids)
     # Pairs that were built before may be of items that this recipe does not have.
     found |= {text_hash("\n\n".join(m["content"] for m in pair.prompt)) for pair in pairs}
-    return sorted(found)
+    return sorted(found | behind)
 
 
 def _marks_checkpoints(mark: Mark, card: Card) -> Any:
