@@ -81,8 +81,9 @@ def bring_home(
     limits: BatchLimits = QUICK,
     budget_usd: float | None = None,
     timeout: float = 60,
+    leave: bool = False,
 ) -> tuple[BatchReport, Owner]:
-    """What one process does: open the store, run, close."""
+    """What one process does: open the store, run, close. `leave`: ends as soon as all is submitted."""
 
     async def work() -> tuple[BatchReport, Owner]:
         with VerdictStore.open(path) as store:
@@ -96,10 +97,15 @@ def bring_home(
                 limits=limits,
                 budget_usd=budget_usd,
             )
+            running = asyncio.create_task(batches.run(asked))
             try:
                 async with asyncio.timeout(timeout):
-                    await batches.run(asked)
-            except TimeoutError:
+                    while leave and batches.report.submitted < len(asked):
+                        await asyncio.sleep(0.01)
+                    if leave:
+                        running.cancel()
+                    await running
+            except (TimeoutError, asyncio.CancelledError):
                 pass
             return batches.report, owner
 
@@ -210,7 +216,7 @@ def test_a_refusal_is_a_reply_that_was_paid_for(path: Path) -> None:
 
 def test_a_batch_outlives_its_process_and_is_found_by_its_id(path: Path) -> None:
     with FakeAPI(batch_seconds=1.5) as api:
-        first, owner = bring_home(api.base_url, path, requests(8), timeout=0.5)
+        first, owner = bring_home(api.base_url, path, requests(8), leave=True)
         assert (first.submitted, first.received, owner.replies) == (8, 0, {})
         assert on_their_way(path) == [("open", 8)]
         assert spent(path).possibly_usd == pytest.approx(0.08)  # until its replies are here
@@ -224,7 +230,7 @@ def test_a_batch_outlives_its_process_and_is_found_by_its_id(path: Path) -> None
 
 def test_batches_left_behind_are_collected_by_who_asks_for_something_else(path: Path) -> None:
     with FakeAPI(batch_seconds=0.6) as api:
-        bring_home(api.base_url, path, requests(4), timeout=0.3)
+        bring_home(api.base_url, path, requests(4), leave=True)
         time.sleep(0.6)
         report, owner = bring_home(api.base_url, path, [])
         assert report.received == 4
@@ -363,7 +369,7 @@ def test_an_unfinished_batch_that_may_be_ours_is_waited_for_so_long_and_no_longe
     limits = replace(QUICK, max_wait_s=0.3, grace_s=0.1)
     with FakeAPI(batch_seconds=3.0) as api:
         theirs = requests(3, text="theirs")
-        bring_home(api.base_url, tmp_path / "other.sqlite", theirs, timeout=0.5)
+        bring_home(api.base_url, tmp_path / "other.sqlite", theirs, leave=True)
         with pytest.raises(JudgeStopped, match="msgbatch_fake000001 of the same size") as stopped:
             bring_home(api.base_url, path, requests(3), limits=limits, timeout=10)
         assert f"close({name!r})" in str(stopped.value)
@@ -505,7 +511,7 @@ def test_what_no_waiting_helps_against_stops_and_leaves_nothing_reserved(
 
 def test_a_long_outage_ends_the_run_and_not_the_batch(path: Path) -> None:
     with FakeAPI(batch_seconds=60) as api:
-        bring_home(api.base_url, path, requests(3), timeout=0.5)
+        bring_home(api.base_url, path, requests(3), leave=True)
     with pytest.raises(JudgeStopped, match="run again"):
         bring_home(api.base_url, path, requests(3), limits=replace(QUICK, outage_s=0.5))
     assert on_their_way(path) == [("open", 3)]
@@ -513,8 +519,8 @@ def test_a_long_outage_ends_the_run_and_not_the_batch(path: Path) -> None:
 
 def test_a_batch_that_this_key_cannot_see_is_named_and_kept(path: Path, tmp_path: Path) -> None:
     with FakeAPI(batch_seconds=60) as api:
-        bring_home(api.base_url, tmp_path / "other.sqlite", requests(1), timeout=0.3)
-        bring_home(api.base_url, path, requests(3), timeout=0.5)
+        bring_home(api.base_url, tmp_path / "other.sqlite", requests(1), leave=True)
+        bring_home(api.base_url, path, requests(3), leave=True)
     with FakeAPI() as elsewhere:
         with pytest.raises(JudgeStopped, match="another workspace"):
             bring_home(elsewhere.base_url, path, requests(5))
