@@ -10,6 +10,7 @@ from xyreward.config import AuditConfig
 from xyreward.errors import ConfigError
 from xyreward.grpo import ended_by
 from xyreward.items import Item
+from xyreward.judges.calls import JudgeStopped
 from xyreward.policy import Policy, load_policy
 from xyreward.reward_audit import (
     Look,
@@ -214,9 +215,30 @@ def test_a_judge_that_fails_is_told_and_ends_no_training(policy: Policy) -> None
     )
     asked = control()
     watched.on_train_begin(ARGUMENTS, state(0), asked)
-    assert told == ["100% of the audit's judgements failed, so that it sees little or nothing"]
+    assert told == [
+        "100% of the audit's judgements failed (other: unparseable: by chance), so that it sees little or "
+        "nothing"
+    ]
     assert not asked.should_training_stop
     assert not FIRST.blindness()
+
+
+def test_why_a_second_judge_stopped_is_told(policy: Policy) -> None:
+    class Stopping(LabelJudge):
+        async def judge(self, items: Any, answers: Any) -> Any:
+            raise JudgeStopped("the key is not accepted")
+
+    told: list[str] = []
+    watched = audit(policy, Stopping(name="other"), on_look=lambda _, said: told.extend(said))
+    watched.on_train_begin(ARGUMENTS, state(0), control())
+    assert told == [
+        "100% of the audit's judgements failed (other: the key is not accepted), so that it sees little or "
+        "nothing"
+    ]
+    (look,) = watched.looks
+    assert look.second_reward is None
+    assert look.reward is not None
+    assert "audit/why" not in look.metrics(look)
 
 
 def test_a_sharded_model_is_refused(policy: Policy) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -19,14 +18,15 @@ from typing import Any
 
 from xyreward.completions import Visible
 from xyreward.config import GRPORecipe, Places
+from xyreward.dispatch import world_size
 from xyreward.errors import ConfigError, DataError, MissingDependency
 from xyreward.judges import (
     Judge,
     RewardJudge,
+    billed_to,
     check_gives_labels,
     described,
     load_judge,
-    options_of,
 )
 from xyreward.judges.panel import model_judges
 from xyreward.judges.reward_model import RewardModelJudge
@@ -199,15 +199,13 @@ def audit_judge(config: GRPORecipe) -> str:
 def _billed(config: GRPORecipe, section: str) -> dict[str, Any]:
     """Options of a judge, with whose bill it is: of the run and its resumptions, in all processes."""
     if section == "reward":
-        judge, options = config.reward.judge, dict(config.reward.judge_options)
+        judge, options = config.reward.judge, config.reward.judge_options
     else:
         assert config.audit is not None
         judge = audit_judge(config)
         own = config.audit if config.audit.judge is not None else config.evaluation
-        options = dict(own.judge_options)
-    if "run" in options_of(judge):
-        options.setdefault("run", f"{config.bill} {section}")
-    return options
+        options = own.judge_options
+    return billed_to(judge, options, f"{config.bill} {section}")
 
 
 def reward_functions(config: GRPORecipe, policy: Policy, prompts: Prompts) -> list[RewardFunction]:
@@ -337,7 +335,7 @@ def _steps(settings: Any, prompts: int) -> tuple[int, int, int]:
     It samples for `steps_per_generation` batches at a time and trains on them `num_iterations` times; prompts
     that do not fill such a lot are left out of an epoch.
     """
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    processes = world_size()
     batch = settings.per_device_train_batch_size * processes
     per_step, per_lot = settings.gradient_accumulation_steps, settings.steps_per_generation
     prompts_of_lot = batch * per_lot // settings.num_generations

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
@@ -64,6 +65,8 @@ class Look:
     """Share of sequences of four tokens that the same answer had before, in [0, 1], lower is better."""
     neutral_loss: float
     """Nats per token, lower is better."""
+    why: str | None = None
+    """The most frequent reason of failed judgements, of one process. None: there was none."""
 
     def gap(self, first: Look) -> float | None:
         """How much more the training's reward rose since `first` than the second judge's."""
@@ -75,7 +78,9 @@ class Look:
     def metrics(self, first: Look) -> dict[str, float]:
         """For the trainer's log; not a number where there is none."""
         found: dict[str, float | None] = {
-            f"audit/{f.name}": getattr(self, f.name) for f in fields(self) if f.name != "step"
+            f"audit/{f.name}": getattr(self, f.name)
+            for f in fields(self)
+            if f.name not in ("step", "why")
         }
         found["audit/gap"] = self.gap(first)
         found["audit/length_ratio"] = (
@@ -89,7 +94,9 @@ class Look:
         if self.failed <= MUCH_FAILED:
             return []
         return [
-            f"{self.failed:.0%} of the audit's judgements failed, so that it sees little or nothing"
+            f"{self.failed:.0%} of the audit's judgements failed"
+            + (f" ({self.why})" if self.why else "")
+            + ", so that it sees little or nothing"
         ]
 
     def objections(self, first: Look, bounds: AuditConfig) -> list[str]:
@@ -212,9 +219,9 @@ class RewardAudit(TrainerCallback):  # type: ignore[misc]  # transformers is not
         finally:
             self.policy.model.train(training)
         texts = [answer.text for answer in answers]
-        own = self._scored(self.function.scorer.judge, items, texts)
+        own, own_ended = self._scored(self.function.scorer.judge, items, texts)
         judge = self._second
-        second = own if judge is None else self._scored(judge, items, texts)
+        second, ended = (own, own_ended) if judge is None else self._scored(judge, items, texts)
         rows = [
             {
                 "kind": item.kind,
@@ -224,7 +231,7 @@ class RewardAudit(TrainerCallback):  # type: ignore[misc]  # transformers is not
                 "reward": mine.reward,
                 "second": None if second is own else other.reward,
                 "invented": None if other.verdict is None else other.verdict.identifies_misconception,
-                "failed": mine.reward is None or other.reward is None,
+                "failed": _why_failed(mine, own_ended) or _why_failed(other, ended),
             }
             for item, text, answer, mine, other in zip(items, texts, answers, own, second, strict=True)
         ]  # fmt: skip
@@ -235,31 +242,45 @@ class RewardAudit(TrainerCallback):  # type: ignore[misc]  # transformers is not
             sum(nats for _, (nats, _) in shares) / sum(tokens for _, (_, tokens) in shares),
         )
 
-    def _scored(self, judge: Judge, items: Sequence[Item], answers: Sequence[str]) -> list[Score]:
+    def _scored(
+        self, judge: Judge, items: Sequence[Item], answers: Sequence[str]
+    ) -> tuple[list[Score], str | None]:
+        """Scores, and why the judge stopped, where it did: there is no reward then."""
         reward: Reward = self.function.scorer.scoring.reward
         if not items:
-            return []
+            return [], None
         try:
-            return run_sync(ascore(list(items), list(answers), judge, reward))
-        except XYRewardError:
-            # A judge that stopped. The guard ends the run, in all processes at once, where it is the
-            # training's; of a second one the look tells that it failed.
-            return [Score(None, None, None, judge.name) for _ in items]
+            return run_sync(ascore(list(items), list(answers), judge, reward)), None
+        except XYRewardError as error:
+            # The guard ends the run, in all processes at once, where it is the training's; of a second one
+            # the look tells that it failed.
+            return [Score(None, None, None, judge.name) for _ in items], str(error)
+
+
+def _why_failed(score: Score, ended: str | None) -> str | None:
+    """Why there is no reward, with the judge's name; None where there is one."""
+    if score.reward is not None:
+        return None
+    if score.failure is not None:
+        return f"{score.source}: {score.failure.kind}: {score.failure.detail:.200}"
+    return f"{score.source}: {ended}"
 
 
 def _look_of(step: int, rows: Sequence[Mapping[str, Any]], neutral: float) -> Look:
     invented = [row["invented"] for row in rows if row["kind"] == "control"]
+    whys = Counter(row["failed"] for row in rows if row["failed"] is not None)
     return Look(
         step=step,
         reward=_mean([row["reward"] for row in rows]),
         second_reward=_mean([row["second"] for row in rows]),
         over_correction=_mean(invented),
-        failed=sum(row["failed"] for row in rows) / len(rows),
+        failed=whys.total() / len(rows),
         characters=_mean([row["characters"] for row in rows]) or 0.0,
         truncated=_mean([row["truncated"] for row in rows]) or 0.0,
         distinct_2=distinct([row["tokens"] for row in rows], 2),
         repetition=_mean([repetition(row["tokens"], 4) for row in rows]) or 0.0,
         neutral_loss=neutral,
+        why=whys.most_common(1)[0][0] if whys else None,
     )
 
 

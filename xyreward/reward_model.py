@@ -24,7 +24,7 @@ from xyreward.compare import cell, known_answers, ranking
 from xyreward.config import Places, RewardModelRecipe
 from xyreward.errors import ConfigError, DataError, JudgeError, JudgeUnreliable
 from xyreward.items import Item
-from xyreward.judges import Judge, described, load_judge, options_of
+from xyreward.judges import Judge, billed_to, described, load_judge
 from xyreward.judges.panel import model_judges
 from xyreward.judges.reward_model import FILE, Distilled, Reader, RewardModelJudge, load_reader
 from xyreward.locate import is_adapter, short_hash
@@ -144,10 +144,9 @@ def distilled_judge(config: RewardModelRecipe) -> Judge:
     Raises:
         JudgeError, MissingDependency: it cannot be loaded.
     """
-    options = dict(config.distilled.judge_options)
-    if "run" in options_of(config.distilled.judge):
-        options.setdefault("run", f"{config.bill} distilled")
-    return load_judge(config.distilled.judge, **options)
+    wanted = config.distilled
+    options = billed_to(wanted.judge, wanted.judge_options, f"{config.bill} distilled")
+    return load_judge(wanted.judge, **options)
 
 
 # ---------------------------------------------------------------- what is compared

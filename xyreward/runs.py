@@ -53,7 +53,7 @@ from pydantic import BaseModel
 
 from xyreward.config import dump_yaml, parse_yaml
 from xyreward.differing import was_and_is
-from xyreward.dispatch import Limits
+from xyreward.dispatch import Limits, world_size
 from xyreward.embedded import is_whole_safetensors
 from xyreward.errors import ConfigError, OtherVersion, RunFolderError, told
 from xyreward.home import expanded
@@ -399,7 +399,7 @@ def environment() -> dict[str, Any]:
         "cpu": _cpu_model(),
         "git_commit": _git_commit(),
         "command": [Path(sys.argv[0]).name, *map(_without_folders, sys.argv[1:])],
-        "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+        "world_size": world_size(),
     }
 
 

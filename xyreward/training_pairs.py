@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from xyreward.config import DPORecipe, PairsRecipe
 from xyreward.errors import DataError, LeakError
 from xyreward.home import expanded
-from xyreward.judges import Judge, described, load_judge, options_of
+from xyreward.judges import Judge, billed_to, described, load_judge
 from xyreward.pairs import PairSet, build_pairs
 from xyreward.pairs.answers import none_belongs, read_answers
 from xyreward.pairs.audit import Audit, AuditLimits, audit_pairs
@@ -152,9 +152,8 @@ def pairs_judge(config: PairsRecipe) -> Judge | None:
     wanted = config.pairs
     if wanted.judge is None or wanted.built is not None:
         return None
-    options: dict[str, Any] = dict(wanted.judge_options)
-    if "run" in options_of(wanted.judge):
-        options.setdefault("run", f"{config.bill} pairs")  # a bill apart from the evaluation's
+    # A bill apart from the evaluation's.
+    options = billed_to(wanted.judge, wanted.judge_options, f"{config.bill} pairs")
     return load_judge(wanted.judge, **options)
 
 

@@ -243,6 +243,11 @@ def options_of(judge: str) -> frozenset[str]:
     return _OF_ENDPOINTS[scheme] | _OF_JUDGE | set(Limits.__dataclass_fields__) | batches
 
 
+def billed_to(judge: str, options: Mapping[str, Any], run: str) -> dict[str, Any]:
+    """These options of a judge, with whose bill its calls go on, where it makes any and they do not say."""
+    return {"run": run, **options} if "run" in options_of(judge) else dict(options)
+
+
 def joined_options(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of one model with those for all. A budget of its own that is lower stays."""
     found = {**own, **options}

@@ -6,13 +6,12 @@ Not here: settings of a training (`settings.py`).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from xyreward.answering import FilePolicy, How, RemotePolicy, place_of
 from xyreward.config import EvaluateRecipe, Recipe, RewardModelRecipe
 from xyreward.embedded import POLICY_NAME
 from xyreward.errors import ConfigError, DataError
-from xyreward.judges import Judge, check_gives_labels, load_judge
+from xyreward.judges import Judge, billed_to, check_gives_labels, load_judge
 from xyreward.judges.panel import refuse_small_budget
 from xyreward.locate import check_writes, is_adapter
 from xyreward.recipe.data import Data
@@ -126,11 +125,8 @@ def evaluation_judge(config: Recipe) -> Judge:
         JudgeError, MissingDependency: the judge cannot be loaded.
     """
     wanted = config.evaluation
-    options: dict[str, Any] = dict(wanted.judge_options)
-    if wanted.judge.partition(":")[0] in ("anthropic", "chat", "panel"):
-        # Before and after, and every resumption, are one run: its budget holds for all of them.
-        options.setdefault("run", config.bill)
-    return load_judge(wanted.judge, **options)
+    # Before and after, and every resumption, are one run: its budget holds for all of them.
+    return load_judge(wanted.judge, **billed_to(wanted.judge, wanted.judge_options, config.bill))
 
 
 def longest_answer(config: Recipe, n: int) -> str:

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from xyreward.dispatch import world_size
 from xyreward.errors import JudgeUnreliable, XYRewardError, told
 from xyreward.markdown import printable
 from xyreward.recipe.processes import leave_processes
@@ -121,7 +122,7 @@ def how_to_go_on(what: str = "Interrupted") -> str:
     with suppress(ValueError):
         python = python.relative_to(Path.cwd())
     command = shlex.join([str(python), sys.argv[0], *arguments])
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if world_size() > 1:
         command = "the same command" + " with --resume" * bool(kept)
     if not kept:
         return f"{what} before anything was computed. Begin again with: {command}"

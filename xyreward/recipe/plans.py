@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from xyreward.answering import Evaluated, FilePolicy, RemotePolicy, place_of, write
 from xyreward.config import EvaluateRecipe, EvaluationConfig, GRPORecipe, PairsRecipe, Recipe
+from xyreward.dispatch import world_size
 from xyreward.evaluation import Condition, letter_questions, told_the_goal
 from xyreward.items import Item
 from xyreward.judges import described
@@ -121,7 +121,7 @@ def _kinds(items: Sequence[Item]) -> str:
 
 def planned_steps(settings: Any, pairs: int, what: str = "pairs") -> str:
     """A line on the steps of training on so many pairs (or of what they are), as the trainer counts them."""
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    processes = world_size()
     at_once = (
         settings.per_device_train_batch_size * processes * settings.gradient_accumulation_steps
     )

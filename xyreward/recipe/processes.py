@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from xyreward.answering import place_of
 from xyreward.config import Recipe
+from xyreward.dispatch import world_size
 from xyreward.errors import MissingDependency, XYRewardError
 from xyreward.policy import default_device
 
@@ -70,7 +71,7 @@ class Alone:
 
 def state_of(config: Recipe) -> Any:
     """This process among those of the run."""
-    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+    alone = world_size() == 1
     if alone and place_of(config.policy.model) != "here":
         return Alone()
     from accelerate import PartialState
