@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from xyreward.interrupts import INTERRUPT
+from xyreward.streams import forgive_at_exit
 
 
 def main() -> None:
     """Entry point of the `xyreward` command."""
     INTERRUPT.watch()
+    forgive_at_exit()
     try:
         from xyreward.cli import main as command
     except BaseException:

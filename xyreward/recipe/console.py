@@ -20,6 +20,7 @@ from xyreward.errors import JudgeUnreliable, XYRewardError, told
 from xyreward.markdown import printable
 from xyreward.recipe.processes import leave_processes
 from xyreward.runs import RunFolder
+from xyreward.streams import forgive_at_exit
 
 
 def is_first() -> bool:
@@ -43,6 +44,7 @@ def plain_errors() -> Iterator[None]:
     PYTHONWARNINGS or `-W error` makes errors of them: whoever runs a recipe cannot mend those libraries,
     and one of them warns at nearly every start.
     """
+    forgive_at_exit()
     if any(action == "error" for action, *_ in warnings.filters):
         for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning):
             warnings.filterwarnings("default", category=category)
