@@ -11,6 +11,8 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # What tests start prints as it does for most users: what cannot be written shows at exit alone.
 os.environ.pop("PYTHONUNBUFFERED", None)
+# Hundreds of processes are started. Without bytecode each would compile the package for most of a second.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Records that a user of this machine keeps must not get into reports under test.
 os.environ["XYREWARD_CALIBRATION"] = os.devnull
 

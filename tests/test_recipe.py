@@ -1177,7 +1177,7 @@ def test_pairs_whose_audit_fails_stop_a_recipe_before_anything_is_evaluated(
             "answer": r.text,
             "model": "person" if r.kind in ("goal_focused", "direct") else "model",
         }
-        for item in mini
+        for item in mini[::4]
         for r in item.references
     ]
     file = tmp_path / "answers.jsonl"

@@ -569,7 +569,7 @@ def test_grpo_does_not_evaluate_on_what_its_reward_model_was_calibrated_on(
 ) -> None:
     sides = {"splits_lock": str(tmp_path / "lock"), "items": [{"source": "mini"}]}
     of_model = RewardModelRecipe.model_validate(
-        {"output_dir": "x", "evaluation": {"split": split}, **sides}
+        {"output_dir": "x", "evaluation": {"split": split, "limit": 6}, **sides}
     )
     data = load_data(of_model)
     held_out = reward_model.load_held_out(of_model, data)
@@ -592,7 +592,8 @@ def test_grpo_does_not_evaluate_on_what_its_reward_model_was_calibrated_on(
             continue
         with pytest.raises(LeakError, match="was calibrated on") as refused:
             load_prompts(wanted, load_data(wanted))
-        assert set(refused.value.offending) == {item.id for item in held_out.calibration}
+        seen = {item.id for item in held_out.calibration}
+        assert set(refused.value.offending) >= seen > set()
 
 
 def test_grpo_says_at_the_start_which_answers_a_reward_model_cannot_read(tmp_path: Path) -> None:
