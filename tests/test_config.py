@@ -79,9 +79,19 @@ def test_a_key_like_no_other_is_an_error_with_the_known_ones(file: Path) -> None
 
 
 def test_a_section_of_another_recipe_is_an_unknown_key(file: Path) -> None:
-    file.write_text("output_dir: x\ndpo: {beta: 0.1}\n")
-    with pytest.raises(ConfigError, match=r"recipe\.yaml: dpo: unknown key"):
-        load_config(EvaluateRecipe, file)
+    for section, scripts in (
+        ("dpo", "recipes/dpo.py"),
+        ("reward_model", "recipes/reward_model.py"),
+        ("lora", "recipes/dpo.py and recipes/grpo.py and recipes/reward_model.py"),
+    ):
+        file.write_text(f"output_dir: x\n{section}: {{beta: 0.1}}\n")
+        with pytest.raises(ConfigError) as refused:
+            load_config(EvaluateRecipe, file)
+        assert str(refused.value) == f"{file}: {section}: unknown key here; it is one of {scripts}"
+    # `reward`, which it has, is near `reward_model`, and not what was meant.
+    file.write_text("output_dir: x\nreward_model: {max_length: 256}\n")
+    with pytest.raises(ConfigError, match=r"it is one of recipes/reward_model\.py"):
+        load_config(GRPORecipe, file)
 
 
 def test_all_problems_are_listed_at_once(file: Path) -> None:

@@ -313,6 +313,8 @@ class Recipe(_Section):
 
     trainer: ClassVar[str | None] = None
     """The section that sets TRL's trainer, where a recipe has one."""
+    script: ClassVar[str | None] = None
+    """What a user starts."""
 
     policy: PolicyConfig = PolicyConfig()
     items: tuple[ItemsConfig, ...] = Field(default=(ItemsConfig(),), min_length=1)
@@ -368,6 +370,7 @@ class DPORecipe(PairsRecipe):
     """What `recipes/dpo.py` takes."""
 
     trainer: ClassVar[str | None] = "dpo"
+    script: ClassVar[str | None] = "recipes/dpo.py"
 
     rounds: _Count = 1
     """With source `on_policy`: sample, judge, pair and train this many times in turn, each time from the
@@ -481,6 +484,7 @@ class GRPORecipe(Recipe):
     """What `recipes/grpo.py` takes."""
 
     trainer: ClassVar[str | None] = "grpo"
+    script: ClassVar[str | None] = "recipes/grpo.py"
 
     sft: dict[str, Any] | None = None
     """TRL's SFTConfig: begin with a short SFT on the chosen answers of `pairs`. None: begin with the policy
@@ -556,6 +560,7 @@ class RewardModelRecipe(PairsRecipe):
     """What `recipes/reward_model.py` takes."""
 
     trainer: ClassVar[str | None] = "reward_model"
+    script: ClassVar[str | None] = "recipes/reward_model.py"
 
     evaluation: EvaluationConfig = EvaluationConfig(parts=("preference",))
     """Which items are held out: `split`, `sources`, `leave_out`, `limit`; and `max_failure_rate`, above which
@@ -599,6 +604,8 @@ class RewardModelRecipe(PairsRecipe):
 
 class EvaluateRecipe(Recipe):
     """What `recipes/evaluate.py` and `xyreward eval` take."""
+
+    script: ClassVar[str | None] = "recipes/evaluate.py"
 
     policy_options: dict[str, Any] = Field(default_factory=dict)
     """Of a policy behind an API: `max_concurrency`, `budget_usd`, `store`, ... Judge and policy have one

@@ -357,7 +357,10 @@ def _explain(recipe: type[BaseModel], places: Places, error: ValidationError) ->
 def _problem(recipe: type[BaseModel], problem: Any) -> str:
     kind, loc, found = problem["type"], problem["loc"], problem["input"]
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"unknown key{_hint(str(loc[-1]), _known(recipe, loc))}"
+        key = str(loc[-1])
+        if len(loc) == 1 and (others := _of_other_recipes(recipe, key)):
+            return f"unknown key here; it is one of {' and '.join(others)}"
+        return f"unknown key{_hint(key, _known(recipe, loc))}"
     if kind == "missing":
         return "is required"
     if kind in _SHAPES and found is None:
@@ -368,6 +371,14 @@ def _problem(recipe: type[BaseModel], problem: Any) -> str:
     if isinstance(found, Mapping):  # of keys that do not go together, which the message names
         return str(said)
     return f"{said} (found {found!r:.80})"
+
+
+def _of_other_recipes(recipe: type[BaseModel], key: str) -> list[str]:
+    """Scripts of the recipes that have this section, of those that share a base with this one."""
+    family: list[Any] = [base for base in recipe.__mro__ if hasattr(base, "script")]
+    for base in family:
+        family += [one for one in base.__subclasses__() if one not in family]
+    return sorted({one.script for one in family if one.script and key in one.model_fields})
 
 
 def _known(recipe: type[BaseModel], loc: Sequence[str | int]) -> set[str]:
