@@ -386,10 +386,10 @@ def test_a_message_that_echoes_the_key_or_our_text_is_not_repeated(make: Make) -
 def test_a_long_message_and_a_long_answer_do_not_stop_the_event_loop() -> None:
     letters = random.Random(0)
     message, answer = ("".join(letters.choices("abcdefgh", k=n)) for n in (20_000, 1_000_000))
-    start = time.perf_counter()
+    start = time.thread_time()
     assert not repeats(message, answer)
     assert repeats(message, answer + message[100:116])
-    assert time.perf_counter() - start < 5  # the product of both lengths took half a minute
+    assert time.thread_time() - start < 5  # the product of both lengths took half a minute
 
 
 def test_scrubbing_keeps_what_is_harmless_and_cuts_what_is_long() -> None:

@@ -319,9 +319,9 @@ def test_a_very_long_answer_costs_a_bounded_amount(judge: LocalJudge, mini: list
     assert len(long) > 100_000
     assert len(chunks(long)) == MAX_CHUNKS
     for text in (long, "y" * 100_000, "\n" * 100_000 + "end", "`" * 100_000, "a. " * 40_000):
-        started = time.perf_counter()
+        started = time.thread_time()
         assert 1 <= len(chunks(text)) <= MAX_CHUNKS
-        assert time.perf_counter() - started < 2.0
+        assert time.thread_time() - started < 2.0
     assert len(judged(judge, mini[:1], [long])) == 1
 
 
