@@ -391,6 +391,31 @@ def test_a_long_job_without_a_usable_reply_stops_after_three(
             ask(judge, texts(1))
 
 
+class NoRoom(VerdictStore):
+    """A store on a disk that was filled while calls were on their way."""
+
+    def put(self, *_: Any, **__: Any) -> None:
+        raise StoreError("the disk is full")
+
+
+def test_where_the_store_cannot_be_written_replies_on_their_way_are_awaited_and_others_not(
+    api: FakeAPI, tmp_path: Path
+) -> None:
+    first, *others = texts(9)
+    ask(made(api, tmp_path / "first"), [first])
+    with VerdictStore.open(tmp_path / "first") as known:
+        (key,) = (record.key for record in known.records())
+    api.change(latency=(0.0, 1.0))
+    path = tmp_path / "v.sqlite"
+    with VerdictStore.open(path) as another, NoRoom.open(path) as full:
+        assert another.claim([key]) == {key}  # and it lives, and never answers
+        judge = made(api, full)
+        with pytest.raises(StoreError, match="disk is full"):
+            ask(judge, [first, *others])
+        assert full.ledger.spent(judge.run).lost_calls == 0
+    assert judge.stats.calls == len(others)
+
+
 def test_a_long_job_goes_on_after_one_usable_reply(tmp_path: Path) -> None:
     faults = Faults(script=["max_tokens", "max_tokens", None] + ["max_tokens"] * 30)
     with FakeAPI(faults=faults) as api:

@@ -1,5 +1,7 @@
+import json
 import math
 from dataclasses import asdict, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +12,7 @@ from xyreward.config import AuditConfig
 from xyreward.errors import ConfigError
 from xyreward.grpo import ended_by
 from xyreward.items import Item
+from xyreward.judges import load_judge
 from xyreward.judges.calls import JudgeStopped
 from xyreward.policy import Policy, load_policy
 from xyreward.reward_audit import (
@@ -18,9 +21,10 @@ from xyreward.reward_audit import (
     distinct,
     neutral_loss,
     neutral_passages,
+    read_look,
     repetition,
 )
-from xyreward.testing import make_item
+from xyreward.testing import FakeAPI, Faults, make_item
 from xyreward.trl_rewards import reward_function
 from xyreward.verdict import LabelProbabilities, Labels, Verdict
 
@@ -251,4 +255,44 @@ def test_a_sharded_model_is_refused(policy: Policy) -> None:
 
 
 def test_a_look_can_be_kept_as_a_line() -> None:
-    assert Look(**asdict(FIRST)) == FIRST
+    whole = replace(FIRST, why="other: timeout: no reply", reward=None)
+    assert read_look(json.dumps(asdict(whole))) == whole
+    older = {name: value for name, value in asdict(FIRST).items() if name != "why"}
+    assert read_look(json.dumps(older)) == FIRST
+    nan = read_look(json.dumps(asdict(replace(FIRST, neutral_loss=math.nan))))
+    assert math.isnan(nan.neutral_loss)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"reward": "high"},
+        {"step": None},
+        {"step": 1.5},
+        {"why": ["x"]},
+        {"failed": None},
+        {"later": 1},
+    ],
+)
+def test_a_line_that_is_no_look_is_found_when_it_is_read(wrong: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        read_look(json.dumps({**asdict(FIRST), **wrong}))
+
+
+@pytest.mark.parametrize("fault", ["401", "500"])
+def test_why_a_judge_failed_names_it_without_its_address_and_holds_no_key(
+    policy: Policy, tmp_path: Path, fault: str
+) -> None:
+    key = "sk-secret-0123456789abcdef"
+    told: list[str] = []
+    with FakeAPI(faults=Faults({fault: 1.0})) as api:
+        name, options = f"chat:m@{api.base_url}", {"max_attempts": 1, "api_key": key}
+        second = load_judge(name, store=str(tmp_path / "v"), schema="json_schema", **options)
+        watched = audit(policy, second, on_look=lambda _, said: told.extend(said))
+        watched.on_train_begin(ARGUMENTS, state(0), control())
+    (look,) = watched.looks
+    assert (look.second_reward, look.failed) == (None, 1.0)
+    (said,) = told
+    assert "(chat:m: " in said
+    for text in (said, json.dumps(asdict(look))):
+        assert key not in text

@@ -588,7 +588,9 @@ def test_grpo_does_not_evaluate_on_what_its_reward_model_was_calibrated_on(
             }
         )
         if evaluated == split:
-            load_prompts(wanted, load_data(wanted))
+            behind = load_prompts(wanted, load_data(wanted)).behind_reward
+            # Nor does a later evaluation of the policy take these for unseen.
+            assert {short_hash(item.content_hash) for item in held_out.calibration} <= behind
             continue
         with pytest.raises(LeakError, match="was calibrated on") as refused:
             load_prompts(wanted, load_data(wanted))

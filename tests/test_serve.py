@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -744,3 +746,45 @@ def test_it_does_what_its_openapi_description_says(tmp_path: Path) -> None:
             for status in ("200", "401", "422"):
                 labels = frozenset({("endpoint", endpoint), ("status", status)})
                 assert found["xyreward_serve_requests_total", labels] > 0
+
+
+# ---------------------------------------------------------------- a store that cannot be written
+
+
+@contextmanager
+def full_disk(process: int, path: Path) -> Iterator[None]:
+    """The files of a process cannot grow beyond what the store's log has: as if the disk was full."""
+    soft, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
+    log = path.with_name(f"{path.name}-wal")
+    resource.prlimit(process, resource.RLIMIT_FSIZE, (log.stat().st_size, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(process, resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="Linux sets limits of other processes")
+def test_a_verdict_that_finds_no_room_is_no_number_and_is_paid_for_once(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    rows = {"rows": [row(f"Air the cellar at night, {n}.") for n in range(3)]}
+    with (
+        FakeAPI(latency=4.0) as api,
+        serve(*chat(api), "--store", str(path)) as served,
+        ThreadPoolExecutor(1) as client,
+    ):
+        asked = client.submit(served.ask, "/score", rows)
+        until(lambda: api.stats.in_flight == 3)
+        with full_disk(served.process.pid, path):
+            status, body, headers = asked.result()
+            assert status == 503
+            assert "Make room" in error_of(body, "judge_stopped").message
+            assert int(headers["retry-after"]) == 60
+            assert "reward" not in json.dumps(body)
+            assert served.ask("/ready")[0] == 503
+            # Nothing is paid for of which it is known that it cannot be kept.
+            assert served.ask("/score", answers(1, of="another")[0])[0] == 503
+        status, body, _ = served.ask("/score", rows)
+        assert status == 200
+        assert [one["cached"] for one in body["results"]] == [True] * 3
+        assert served.ask("/ready")[0] == 200
+        assert api.stats.billed == 3

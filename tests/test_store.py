@@ -800,6 +800,50 @@ store.close()
         assert list(store.records()) == [record(name) for name in lines(log)]
 
 
+def test_what_a_full_disk_kept_out_is_written_when_there_is_room(tmp_path: Path) -> None:
+    code = """
+def room(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+def refused(write, *arguments, **named):
+    try:
+        write(*arguments, **named)
+    except StoreError as error:
+        assert "Make room" in str(error), error
+    else:
+        raise AssertionError("there was room")
+a, b, c = (record(name) for name in "abc")
+assert store.claim([a.key, b.key, c.key]) == {a.key, b.key, c.key}
+calls = [store.ledger.reserve("run", 0.01) for _ in range(3)]
+room(os.stat(f"{sys.argv[1]}-wal").st_size)
+refused(store.put, a, reservation=calls[0])
+refused(store.release, [a.key, b.key])
+refused(store.ledger.release, calls[1])
+refused(store.ledger.lose, calls[2])
+refused(store.claim, ["d"])
+assert store.ledger.spent("run").open_calls == 3
+if os.fork() == 0:  # what the parent owes is not the child's
+    room(resource.RLIM_INFINITY)
+    assert store.claim(["e"]) == {"e"}
+    assert list(store.records()) == []
+    os._exit(0)
+assert os.wait()[1] == 0
+room(resource.RLIM_INFINITY)
+assert store.claim([a.key, b.key, c.key]) == {b.key}  # c was never let go of
+assert list(store.records()) == [a]
+spent = store.ledger.spent("run")
+assert (spent.settled_usd, spent.possibly_usd, spent.open_calls) == (0.0078, 0.01, 0)
+room(os.stat(f"{sys.argv[1]}-wal").st_size)
+refused(store.put, b)
+room(resource.RLIM_INFINITY)
+store.close()
+"""
+    path = tmp_path / "v"
+    finish(start(code, path, tmp_path / "log"))
+    with VerdictStore.open(path) as store:
+        assert list(store.records()) == [record("a"), record("b")]
+        assert store.claim([record("c").key])
+
+
 def test_a_store_that_another_program_keeps_busy_is_told(
     store: VerdictStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

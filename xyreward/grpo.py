@@ -139,9 +139,10 @@ def load_prompts(config: GRPORecipe, data: Data) -> Prompts:
             )
             unique = list({item.id: item for item in sides}.values())
             check_not_trained_on(what, str(judge.folder), None, unique, advice)
-            prompts = replace(prompts, behind_reward=trained_on(str(judge.folder)))
-            seen = judge.distilled.calibrated_on
-            check_not_seen(f"{what} was calibrated on", seen, data.held_out, advice)
+            calibrated_on = judge.distilled.calibrated_on
+            check_not_seen(f"{what} was calibrated on", calibrated_on, data.held_out, advice)
+            behind = trained_on(str(judge.folder)).union(calibrated_on)
+            prompts = replace(prompts, behind_reward=behind)
     return prompts
 
 
@@ -231,7 +232,7 @@ def audit_of(
     """
     if config.audit is None:
         return []
-    from xyreward.reward_audit import Look, RewardAudit
+    from xyreward.reward_audit import Look, RewardAudit, read_look
 
     items = limited(data.sides.select("dev"), config.audit.limit)
     if not items:
@@ -242,7 +243,7 @@ def audit_of(
     # Without a checkpoint the training begins anew, maybe with another sample or judge.
     kept = run.on_main(lambda: folder.last_checkpoint()[0] and folder.read(LOOKS)) or ""
     try:
-        looks = [Look(**json.loads(line)) for line in kept.splitlines()]
+        looks = [read_look(line) for line in kept.splitlines()]
     except (TypeError, ValueError) as error:
         raise run.folder.damaged(LOOKS, error) from None
 

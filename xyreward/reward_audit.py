@@ -17,6 +17,7 @@ Not here: the held-out evaluation before and after (`evaluation.py`).
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections import Counter
@@ -26,6 +27,7 @@ from functools import cache, cached_property
 from importlib import resources
 from typing import Any
 
+from pydantic import TypeAdapter
 from transformers import TrainerCallback
 
 from xyreward.config import AuditConfig
@@ -33,6 +35,7 @@ from xyreward.errors import ConfigError, XYRewardError
 from xyreward.items import Item
 from xyreward.judges import Judge, RewardJudge
 from xyreward.policy import Policy
+from xyreward.prices import without_url
 from xyreward.reward import Reward
 from xyreward.scoring import Score, ascore, run_sync
 from xyreward.trl_rewards import RewardFunction
@@ -118,6 +121,19 @@ class Look:
             for value, bound, what in checks
             if value is not None and bound is not None and (value > bound or math.isnan(value))
         ]
+
+
+def read_look(line: str) -> Look:
+    """A look as it is kept, in a line of JSON.
+
+    Raises:
+        TypeError, ValueError: it is none, or of another version.
+    """
+    look = Look(
+        **json.loads(line)
+    )  # which knows all keys, and has a default for those of later versions
+    TypeAdapter(Look).validate_json(line, strict=True)
+    return look
 
 
 class RewardAudit(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
@@ -261,9 +277,10 @@ def _why_failed(score: Score, ended: str | None) -> str | None:
     """Why there is no reward, with the judge's name; None where there is one."""
     if score.reward is not None:
         return None
+    judge = without_url(score.source)
     if score.failure is not None:
-        return f"{score.source}: {score.failure.kind}: {score.failure.detail:.200}"
-    return f"{score.source}: {ended}"
+        return f"{judge}: {score.failure.kind}: {score.failure.detail:.200}"
+    return f"{judge}: {ended}"
 
 
 def _look_of(step: int, rows: Sequence[Mapping[str, Any]], neutral: float) -> Look:

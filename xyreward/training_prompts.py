@@ -23,7 +23,8 @@ class Prompts:
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Reason -> train items that were left out."""
     behind_reward: frozenset[str] = frozenset()
-    """`short_hash` of the items that a reward model was trained on: what they teach reaches the policy."""
+    """`short_hash` of the items that a reward model was trained or calibrated on: what they teach reaches the
+    policy."""
 
     @property
     def control_share(self) -> float:

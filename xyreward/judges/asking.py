@@ -469,6 +469,7 @@ class ModelAsker:
         self._warn_of_batches(todo)
         deadline = self.dispatcher.batch_deadline()
         elsewhere: deque[Question] = deque()
+        waiting: set[asyncio.Task[None]] = set()
 
         async def one(question: Question) -> None:
             if not self.store.claim([question.key]):
@@ -486,7 +487,11 @@ class ModelAsker:
                 await one(todo.popleft())
             while elsewhere:
                 question = elsewhere.popleft()
+                this = asyncio.current_task()
+                assert this is not None
+                waiting.add(this)
                 record = await self.store.wait_for(question.key, question.identity)
+                waiting.discard(this)
                 if record is None:
                     await one(question)
                     continue
@@ -516,11 +521,13 @@ class ModelAsker:
         ]
         try:
             await asyncio.gather(*workers)
-        except JudgeStopped:
-            # Nothing more is sent (the dispatcher sees to it), but replies that are on their way are
-            # paid for: let them arrive and be stored.
+        except (JudgeStopped, StoreError):
+            # Nothing more is sent, but replies that are on their way are paid for: let them arrive and be
+            # stored, those on a full disk as soon as there is room. Nobody waits for other processes.
             todo.clear()
             elsewhere.clear()
+            for task in waiting:
+                task.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
             raise
         finally:

@@ -15,12 +15,14 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from xyreward.errors import StoreError
+
+T = TypeVar("T")
 
 BUSY_TIMEOUT_S = 30.0
 """How long a transaction waits for those of other processes. Each of ours takes milliseconds."""
@@ -131,6 +133,7 @@ class Database:
         self._pid = os.getpid()
         self._file: tuple[int, int] | None = None
         self._closed = False
+        self._owed: list[Callable[[sqlite3.Connection], object]] = []
         _OPEN.add(self)
 
     # ---------------------------------------------------------------- opening
@@ -190,6 +193,7 @@ class Database:
                 _INHERITED.append(self._connection)
                 self._connection = None
             self._pid = os.getpid()
+            self._owed.clear()  # the parent writes it
         if self._connection is None:
             self._connection = connect(self.path)
             self._file = self._file or _file_id(self.path)
@@ -238,10 +242,35 @@ class Database:
             connection = self._connect()
             try:  # before BEGIN: Ctrl-C may come right after it
                 connection.execute("BEGIN IMMEDIATE")
+                for work in self._owed:
+                    with contextlib.suppress(StoreError):  # said when it was asked for
+                        work(connection)
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
                 _roll_back(connection)
+                raise
+            self._owed.clear()
+
+    def must_write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do `work` in a transaction, and where there is no room for it now, at the head of the next one.
+
+        For what ends a call that was paid for: a process that lives on, as a service does, would else take
+        itself for who is still asking, and wait for itself.
+
+        Args:
+            work: of which doing it again changes nothing.
+
+        Raises:
+            StoreError: it was not written yet, or (as `work` says) cannot be.
+        """
+        with self._lock:
+            try:
+                with self.write() as connection:
+                    return work(connection)
+            except StoreError as error:
+                if isinstance(error.__cause__, sqlite3.OperationalError):
+                    self._owed.append(work)
                 raise
 
     def close(self) -> None:

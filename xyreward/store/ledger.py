@@ -96,18 +96,15 @@ class Ledger:
         Also of one that counted as lost: its reply came after all. A call that was settled or
         released stays so; doing it again changes nothing.
         """
-        with self._database.write() as connection:
-            settle(connection, reservation, usd)
+        self._database.must_write(lambda connection: settle(connection, reservation, usd))
 
     def release(self, reservation: str) -> None:
         """The call was surely not billed: it was not sent, or the server refused it."""
-        with self._database.write() as connection:
-            _close(connection, reservation, "released", None)
+        self._database.must_write(lambda c: _close(c, reservation, "released", None))
 
     def lose(self, reservation: str) -> None:
         """The call was sent and its reply was lost: it counts with its worst case."""
-        with self._database.write() as connection:
-            _close(connection, reservation, "lost", None)
+        self._database.must_write(lambda c: _close(c, reservation, "lost", None))
 
     def spent(self, run: str) -> Spent:
         """What the run has spent so far, over all processes and all its resumptions."""

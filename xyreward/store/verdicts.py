@@ -226,7 +226,8 @@ class VerdictStore:
     ) -> None:
         """Keep a verdict, settle what its last call had reserved, let go of its claim: in one commit.
 
-        So "paid" and "there" cannot come apart. A key that is there already keeps its first verdict.
+        So "paid" and "there" cannot come apart. A key that is there already keeps its first verdict. What
+        finds no room is written with whatever this process writes next.
 
         Args:
             reservation: of the call that brought it.
@@ -237,8 +238,11 @@ class VerdictStore:
                 store. What can be kept and settled is, nevertheless: it was paid for.
             TypeError, ValueError: the record has a field of another type or kind.
         """
-        row = to_row(record)
-        with self.database.write() as connection:
+        row, me = to_row(record), self.presence.owner.id
+
+        def kept(
+            connection: sqlite3.Connection,
+        ) -> tuple[dict[str, Mapping[str, str]], StoreError | None]:
             there = insert(connection, [row])
             problem = None
             if reservation is not None:
@@ -247,11 +251,11 @@ class VerdictStore:
                     money.settle(connection, reservation, paid)
                 except StoreError as error:
                     problem = error
-            connection.execute(
-                "DELETE FROM claims WHERE key = ? AND owner = ?",
-                (record.key, self.presence.owner.id),
-            )
+            connection.execute("DELETE FROM claims WHERE key = ? AND owner = ?", (record.key, me))
+            return there, problem
+
         self._claimed.discard(record.key)
+        there, problem = self.database.must_write(kept)
         if problem is not None:
             raise problem
         for key, found in there.items():
@@ -322,11 +326,12 @@ class VerdictStore:
         if not mine:  # as usual, where this is in a `finally`: then it takes no turn from others
             return
         me = self.presence.owner.id
-        with self.database.write() as connection:
-            connection.executemany(
-                "DELETE FROM claims WHERE key = ? AND owner = ?", ((key, me) for key in mine)
-            )
         self._claimed.difference_update(mine)
+        self.database.must_write(
+            lambda connection: connection.executemany(
+                "DELETE FROM claims WHERE key = ? AND owner = ?", [(key, me) for key in mine]
+            )
+        )
 
     async def wait_for(
         self,
