@@ -17,6 +17,7 @@ from test_cli import run as run
 from xyreward import load_items
 from xyreward.pairs.answers import locked
 from xyreward.testing import FakeAPI, Faults
+from xyreward.testing.fake_api.model import ReplyFunction
 from xyreward.testing.forum import SITE, ForumPlan, forum_plan
 
 Run = Callable[..., Ended]
@@ -239,6 +240,68 @@ def test_killed_at_random_with_a_fifth_of_calls_failing_the_output_is_that_of_a_
         last = ended(start(*all_gates(api, "rough")))
     assert last.status == 0, last.err
     assert kills >= 4
+    for name in ("items.jsonl", "funnel.json", "card.md"):
+        assert Path("rough", name).read_bytes() == Path("clean", name).read_bytes(), name
+
+
+def test_stopped_by_its_budget_and_by_a_kill_it_goes_on_with_a_higher_one_and_pays_nothing_twice(
+    run: Run, plan: ForumPlan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    small = forum_plan({"xy": 6, "not_inferred": 1, "duplicate": 1, "sufficient": 4})
+    small.write_posts_xml(tmp_path / "Posts.xml")
+    paid_once(run, command, small.reply, monkeypatch)
+
+
+def paid_once(
+    run: Run,
+    command: Callable[..., list[str]],
+    reply: ReplyFunction,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A build that a budget stops twice and a kill once: bill and output are a clean run's."""
+
+    def all_gates(api: FakeAPI, out: str, *more: str) -> list[str]:
+        # Told how to ask, it need not find out by a call at every start; one inference asks nothing twice.
+        told = ("--schema", "json_schema", "--inferences", "1", "--second-pass", "0.5")
+        return command(api, out, "--judge", f"chat:judge@{api.base_url}", *told, *more)
+
+    per_million = {"input": 1.0, "output": 1.0}
+    prices = {f"chat:{name}": per_million for name in ("reader", "writer", "judge")}
+    Path("prices.json").write_text(json.dumps({"models": prices}))
+    monkeypatch.setenv("XYREWARD_PRICES", str(Path("prices.json").absolute()))
+
+    def billed(api: FakeAPI) -> float:
+        usage = api.wait_idle().billed_usage
+        return (usage.input_tokens + usage.output_tokens) / 1e6
+
+    with FakeAPI(reply=reply) as api:
+        assert run(*all_gates(api, "clean")).status == 0
+        clean, cost = api.stats, billed(api)
+        assert clean.billed == clean.distinct_billed
+    monkeypatch.setenv("XYREWARD_STORE", str(Path("store", "rough.sqlite").absolute()))
+    with FakeAPI(reply=reply) as api:
+        stopped = []
+        for share in (0.5, 0.9):
+            low = run(*all_gates(api, "rough", "--budget-usd", f"{share * cost}"))
+            assert low.status == 3, low.err
+            assert re.search(r"the budget is spent, \d+ of \d+ (rows|answers) were not", low.err)
+            assert billed(api) <= share * cost
+            assert api.stats.billed == api.stats.distinct_billed
+            assert not Path("rough").exists()
+            stopped.append(api.stats.billed)
+        assert 0 < stopped[0] < stopped[-1] < clean.billed, stopped
+        high = ("--budget-usd", "100", "--concurrency", "2")
+        process = start(*all_gates(api, "rough", *high))
+        until = time.monotonic() + 100
+        while api.stats.billed < stopped[-1] + 2 and process.poll() is None:
+            assert time.monotonic() < until
+            time.sleep(0.002)
+        process.kill()
+        ended(process)
+        last = run(*all_gates(api, "rough", *high))
+        assert last.status == 0, last.err
+        assert api.stats.distinct_billed == clean.billed
+        assert api.stats.billed - clean.billed <= 2  # on their way when it was killed
     for name in ("items.jsonl", "funnel.json", "card.md"):
         assert Path("rough", name).read_bytes() == Path("clean", name).read_bytes(), name
 

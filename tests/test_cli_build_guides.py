@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from test_cli import Ended, ended, start
 from test_cli import run as run
+from test_cli_build import paid_once
 
 from xyreward import load_items
 from xyreward.testing import FakeAPI, Faults
@@ -151,3 +153,12 @@ def test_killed_at_random_with_a_fifth_of_calls_failing_the_output_is_that_of_a_
     assert kills >= 3
     for name in ("items.jsonl", "funnel.json", "card.md"):
         assert Path("rough", name).read_bytes() == Path("clean", name).read_bytes(), name
+
+
+def test_stopped_by_its_budget_and_by_a_kill_it_goes_on_with_a_higher_one_and_pays_nothing_twice(
+    run: Run, plan: GuidePlan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shutil.rmtree("guides")
+    small = guide_plan({"two": 3, "one": 1, "duplicate": 1, "unrefinable": 1, "literal_does": 1})
+    small.write(tmp_path / "guides")
+    paid_once(run, command, small.reply, monkeypatch)
