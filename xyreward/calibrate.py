@@ -373,7 +373,7 @@ async def ask_judge(labelled: Labelled, judge: Judge, asked: Mapping[Key, tuple[
     by_kind: dict[bool, dict[Key, Labels | None]] = defaultdict(dict)
     for (key, (item, _)), score in zip(asked.items(), scores, strict=True):
         labels = None if score.verdict is None else score.verdict.labels
-        by_kind[not item.bare][key] = labels
+        by_kind[item.is_grounded][key] = labels
     for grounded, outcomes in sorted(by_kind.items(), reverse=True):
         labelled.add_judge(
             judge.name, judge.rubric_version, outcomes, grounded=grounded, where="asked now"
