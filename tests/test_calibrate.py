@@ -230,6 +230,15 @@ def test_the_shipped_record_covers_the_local_judge_as_it_is_today(mini: list[Ite
 # ---------------------------------------------------------------- a judge that is asked now
 
 
+def test_verdicts_by_inferred_goals_are_another_rater(tmp_path: Path) -> None:
+    found = labelled(tmp_path)
+    of = {**items(), "i0": make_item(id="i0", query="query 0", meta={"inferred": True})}
+    judge = ScriptedJudge({(f"i{i}", f"answer {i}"): GOAL for i in range(4)})
+    assert run_sync(ask_judge(found, judge, open_answers(found, of))) == 0
+    made = records_of([figures(r) for r in found.ratings()], found)
+    assert {one.grounded: one.answers for one in made} == {True: 3, False: 1}
+
+
 def test_rows_that_cannot_be_asked_about_are_all_named(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     rows = [

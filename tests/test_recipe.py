@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from xyreward import recipe, sides, training_pairs
+from xyreward.calibrate import Record, keep
 from xyreward.config import (
     Arguments,
     DPORecipe,
@@ -41,6 +42,7 @@ from xyreward.loading import bundled_splits, load_items
 from xyreward.pairs import Rule
 from xyreward.policy import load_policy
 from xyreward.recipe import checks, several_rounds, training
+from xyreward.recipe.account import calibration
 from xyreward.report import build_report, to_json
 from xyreward.runs import RunFolder
 from xyreward.splits import Placement, Side, Splits
@@ -743,6 +745,27 @@ def test_a_run_records_which_calibration_record_covers_its_judge_or_that_none_do
     told = facts[recipe.CALIBRATION]
     assert told.startswith("no calibration record covers local (v); there are records of ")
     assert f"- {recipe.CALIBRATION}: {told}\n" in page
+
+
+def test_a_record_of_given_goals_covers_no_evaluation_of_inferred_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XYREWARD_CALIBRATION", str(tmp_path))
+    of_focus = {"focus": {"agreement": {"value": 0.8, "n": 50}, "failed": 0}}
+    known: dict[str, Any] = {
+        "judge": "j",
+        "rubric_version": "v",
+        "date": "2026-11-30",
+        "xyreward": "0.1.0",
+    }
+    known |= {"answers": 50, "annotators": 1, "labels": of_focus}
+    source = [{"name": "labels.jsonl", "sha256": "0" * 64}]
+    keep(Record.model_validate({**known, "source": source}))
+    for inferred in (False, True):
+        verdicts: list[dict[str, Any]] = [{"grounded": not inferred}, {"grounded": True}]
+        rows = [Row(f"{n}", "xy", "s", "d", "en", "a", verdict=v) for n, v in enumerate(verdicts)]
+        told = calibration(Evaluation("p", tuple(rows), "j", "v", ("writing",)))
+        assert told[recipe.CALIBRATION].startswith("no calibration record covers") == inferred
 
 
 @pytest.mark.parametrize(

@@ -449,6 +449,19 @@ def test_means_are_apart_by_kind_and_have_an_interval_over_items() -> None:
                           bounds=(0, 1), expand=True)  # fmt: skip
 
 
+def test_rewards_by_inferred_goals_are_in_no_mean_of_others() -> None:
+    report = FileReport()
+    inferred = {"id": "i", "meta": {"inferred": True}}
+    given = [make_item(), make_item(**inferred), make_item(**inferred, kind="control")]
+    for item in [*given, Item.of_query("How do I?")]:
+        report.add(item, "x", 0.5, None)
+    assert {name: one.n for name, one in report.means().items()} == {
+        "bare queries": 1,
+        "items whose goal a model inferred": 2,
+        "items with a hidden goal": 1,
+    }
+
+
 def test_memory_for_means_does_not_grow_with_items(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BUCKETS", 5)
     items = [make_item(id=f"x{n}", query=f"Question {n}?") for n in range(50)]

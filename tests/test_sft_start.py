@@ -58,6 +58,7 @@ def test_each_chosen_answer_is_learnt_once_and_controls_keep_their_share() -> No
     assert quarter.control_share == pytest.approx(1 / 5)
     assert quarter.dropped[OVER_SHARE] == 1
     assert sum(quarter.dropped.values()) + len(quarter.pairs) == pairs.candidates
+    assert chosen_once(pairs, 0.3).control_share == pytest.approx(2 / 6)  # 1.7 are rounded
     assert chosen_once(once, None) == once
     hot, *others = once.pairs
     unsafe = replace(hot.chosen_answer, answer=replace(hot.chosen_answer.answer, unsafe=True))

@@ -211,10 +211,21 @@ def records_of(
             ]
         )
     if not records:
-        raise DataError(
-            ["nothing to record: no judge with a verdict was compared with a person's labels"]
-        )
+        raise DataError([_NOTHING])
     return records
+
+
+_NOTHING = "nothing to record: no judge with a verdict was compared with a person's labels"
+
+
+def check_people(labelled: Labelled) -> None:
+    """Find out before a judge is asked that no record could be made, since no person labelled anything.
+
+    Raises:
+        DataError: so it is.
+    """
+    if not any(rater.role == "human" for rater in labelled.given):
+        raise DataError([_NOTHING])
 
 
 def _figure(estimate: Estimate) -> Figure:
@@ -373,7 +384,7 @@ async def ask_judge(labelled: Labelled, judge: Judge, asked: Mapping[Key, tuple[
     by_kind: dict[bool, dict[Key, Labels | None]] = defaultdict(dict)
     for (key, (item, _)), score in zip(asked.items(), scores, strict=True):
         labels = None if score.verdict is None else score.verdict.labels
-        by_kind[not item.bare][key] = labels
+        by_kind[item.is_grounded][key] = labels
     for grounded, outcomes in sorted(by_kind.items(), reverse=True):
         labelled.add_judge(
             judge.name, judge.rubric_version, outcomes, grounded=grounded, where="asked now"

@@ -298,7 +298,11 @@ def score(
             f"mean {'soft ' if soft else ''}reward, {name}: {reward.value:.3f} ({over}), n {reward.n}"
         )
     _say_bill(model_judges(chosen))
-    _say(covered_by(chosen.name, chosen.rubric_version, grounded=file.bare < file.rows))
+    _say(
+        covered_by(
+            chosen.name, chosen.rubric_version, grounded=any(i.is_grounded for i in file.named)
+        )
+    )
     if report.failed:
         kinds = ", ".join(f"{kind} {n}" for kind, n in report.failed.most_common())
         text = (

@@ -540,7 +540,7 @@ def check_items(items: Sequence[Item], judge: Judge | None) -> None:
         check(items)
     if len({item.id for item in items}) != len(items):
         raise ValueError("items of an evaluation need distinct ids; two sources share some")
-    inferred = sum(item.inferred or item.bare for item in items)
+    inferred = sum(not item.is_grounded for item in items)
     if judge is not None and 0 < inferred < len(items):
         raise ValueError(
             f"a model infers the goals of {inferred} of the {len(items)} items, and the others bring theirs; "

@@ -179,7 +179,7 @@ def xy_reward(
         about = {
             "judge": without_url(result.source),
             "cluster": _cluster(state, item),
-            "goal_inferred": item.bare or item.inferred,
+            "goal_inferred": not item.is_grounded,
         }
         # Those of a row of an evaluation, of which `inspect_task.held_out` makes one.
         row = {

@@ -263,6 +263,11 @@ class Item(_Frozen):
             self.meta.get("inferred") is True
         )  # a source's column of this name says something else
 
+    @property
+    def is_grounded(self) -> bool:
+        """Whether the item itself says what is wanted. Verdicts on others are never averaged with its own."""
+        return not (self.bare or self.inferred)
+
     @classmethod
     def of_query(cls, query: str | Sequence[Mapping[str, str]]) -> Item:
         """An item of which only the query is known: what the user wrote, or chat messages.

@@ -108,8 +108,8 @@ class FileReport:
 
 def _group(item: Item) -> str:
     # Verdicts whose goal was inferred are not averaged with others.
-    if item.bare:
-        return "bare queries"
+    if not item.is_grounded:
+        return "bare queries" if item.bare else "items whose goal a model inferred"
     return "controls" if item.kind == "control" else "items with a hidden goal"
 
 

@@ -167,7 +167,9 @@ def calibration(evaluation: Evaluation) -> dict[str, str]:
     """As it is known when the run ends: records made later do not change a report that is built again."""
     if not (evaluation.judge and evaluation.rubric_version):
         return {}
-    return {CALIBRATION: covered_by(evaluation.judge, evaluation.rubric_version)}
+    # An empty answer's verdict is no one's, and says of no goal whether it was inferred.
+    grounded = all(row.verdict.get("grounded", True) for row in evaluation.rows if row.verdict)
+    return {CALIBRATION: covered_by(evaluation.judge, evaluation.rubric_version, grounded=grounded)}
 
 
 def _sum_of(usd: float, unpriced: int) -> float | str:
