@@ -211,6 +211,21 @@ def test_a_judge_that_is_asked_now_and_fails_ends_with_status_1(run: Any) -> Non
     assert f"| `{judge}` | 2 | 1 | 0 |" in done.out
 
 
+def test_what_cannot_be_recorded_is_told_before_a_judge_is_paid_or_ends_with_status_3(
+    run: Any, api: FakeAPI
+) -> None:
+    judge = f"chat:qwen@{api.base_url}"
+    nobody = run("agree", write(answers(2), "answers.jsonl"), "--ask", judge, "--record")
+    assert nobody.status == 2
+    assert "nothing to record: no judge with a verdict was compared with a person's" in nobody.err
+    assert api.wait_idle().requests == 0
+    Path("taken").write_text("")
+    done = run("agree", labels(2), "--ask", judge, "--record", "--record-folder", "taken")
+    assert done.status == 3
+    assert "FileExistsError" in done.err
+    assert api.wait_idle().requests > 0
+
+
 def test_all_that_is_wrong_is_told_and_nothing_is_kept(run: Any) -> None:
     rows = [{**answers(1)[0], "labels": {**GOOD, "focus": "both"}}, {"labels": GOOD}]
     done = run("agree", write(rows, "l.jsonl"), "--record")

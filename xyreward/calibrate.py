@@ -211,10 +211,21 @@ def records_of(
             ]
         )
     if not records:
-        raise DataError(
-            ["nothing to record: no judge with a verdict was compared with a person's labels"]
-        )
+        raise DataError([_NOTHING])
     return records
+
+
+_NOTHING = "nothing to record: no judge with a verdict was compared with a person's labels"
+
+
+def check_people(labelled: Labelled) -> None:
+    """Find out before a judge is asked that no record could be made, since no person labelled anything.
+
+    Raises:
+        DataError: so it is.
+    """
+    if not any(rater.role == "human" for rater in labelled.given):
+        raise DataError([_NOTHING])
 
 
 def _figure(estimate: Estimate) -> Figure:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from xyreward.errors import DataError
 from xyreward.words import counted, noun
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def agree(
 
     from xyreward import cli
     from xyreward.agreement import figures, to_dict, to_markdown
-    from xyreward.calibrate import keep, records_of
+    from xyreward.calibrate import check_people, keep, records_of
     from xyreward.ratings import Source, read_answers, read_columns
 
     if output not in ("markdown", "json"):
@@ -134,6 +135,8 @@ def agree(
         tables, sources = [ratings], [Source.of(files[0])]
     else:
         labelled = read_answers(files)
+        if record:
+            check_people(labelled)
         if ask is not None or against_store is not None:
             failed = _add_judges(labelled, items, ask, against_store, options, dry_run=dry_run)
         if dry_run:
@@ -148,10 +151,15 @@ def agree(
     else:
         cli._say(to_markdown(found, judges=judges, notes=notes).rstrip())
     if labelled is not None and record:
-        for one in records_of(found, labelled, note=note):
-            cli._note(
-                f"{keep(one, record_folder)}: {one.judge} ({one.rubric_version}) {one.line()}"
-            )
+        try:
+            for one in records_of(found, labelled, note=note):
+                cli._note(
+                    f"{keep(one, record_folder)}: {one.judge} ({one.rubric_version}) {one.line()}"
+                )
+        except (DataError, OSError) as error:
+            if ask is None:
+                raise
+            cli._end(error, cli.STOPPED)  # its verdicts may have been paid for
     if failed:
         which = noun(failed, "which is", "which are")
         cli._note(f"{ask}: no verdict on {counted(failed, 'answer')}, {which} in no figure")
