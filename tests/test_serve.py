@@ -1,5 +1,6 @@
 """The reward service: a real process, real HTTP, and clients that behave badly."""
 
+import asyncio
 import base64
 import json
 import os
@@ -20,8 +21,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from serving import TOKEN, Served, script, serve, until
 
 from xyreward import score
-from xyreward.errors import ConfigError
-from xyreward.items import Item
+from xyreward.errors import ConfigError, StoreError
+from xyreward.items import DEFAULT_LABELS, Item
 from xyreward.judges.scripted import ScriptedJudge
 from xyreward.loading import bundled_splits, load_items
 from xyreward.reward import Reward
@@ -618,7 +619,7 @@ def test_a_spent_budget_is_a_judge_that_stopped(tmp_path: Path) -> None:
         assert running.ask("/ready")[0] == 503
 
 
-def test_a_judge_that_stops_is_not_ready_until_it_answers_again(tmp_path: Path) -> None:
+def test_a_judge_that_stopped_for_good_is_never_ready_again(tmp_path: Path) -> None:
     with FakeAPI() as api, serve(*chat(api), "--store", str(tmp_path / "s")) as running:
         assert running.ask("/ready")[0] == 200
         api.change(faults=Faults({"401": 1.0}))
@@ -630,6 +631,52 @@ def test_a_judge_that_stops_is_not_ready_until_it_answers_again(tmp_path: Path) 
         assert status == 503
         error_of(body, "judge_stopped")
         assert running.ask("/health")[0] == 200
+        # It sends nothing more, and what needs no judge says nothing of it.
+        api.change(faults=Faults())
+        assert running.ask("/score", {"rows": [row("")]})[0] == 200
+        status, body, _ = running.ask("/ready")
+        assert status == 503
+        message = error_of(body, "judge_stopped").message
+        assert message.endswith("; restart the service when that is mended")
+        status, body, _ = running.ask("/score", answers(1, "other")[0])
+        assert (status, error_of(body, "judge_stopped").message) == (503, message)
+
+
+def test_a_store_that_failed_is_ready_again_once_there_are_verdicts() -> None:
+    class Full(ScriptedJudge):
+        full = True
+
+        async def judge(self, items: Any, answers: Any) -> Any:
+            if self.full:
+                raise StoreError("the disk is full")
+            return await super().judge(items, answers)
+
+    judge = Full({(None, "good"): DEFAULT_LABELS["goal_focused"]})
+    app = Service(judge, items=[make_item()]).app
+    asked = json.dumps({"rows": [{"item_id": "item", "answer": "good"}]}).encode()
+
+    async def status(path: str, body: bytes = b"") -> int:
+        sent: list[Any] = []
+        scope = {
+            "type": "http", "method": "POST" if body else "GET", "path": path, "query_string": b"",
+            "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
+        }  # fmt: skip
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": body}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await app(scope, receive, send)
+        return int(sent[0]["status"])
+
+    async def all_of_it() -> None:
+        assert [await status("/score", asked), await status("/ready")] == [503, 503]
+        judge.full = False
+        assert [await status("/score", asked), await status("/ready")] == [200, 200]
+
+    asyncio.run(all_of_it())
 
 
 # ---------------------------------------------------------------- counts

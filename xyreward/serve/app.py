@@ -61,7 +61,8 @@ LOG = logging.getLogger("xyreward.serve")
 ASK_AGAIN_S = 5
 """After a failed verdict: the judge's own retries are over by then, and a failure is not remembered."""
 STOPPED_S = 60
-"""After a judge stopped (wrong key, spent limit or budget): somebody has to see to it. Not ready so long."""
+"""After a judge or its store gave up (spent budget, full disk): somebody has to see to it. Not ready so long,
+and never again after a JudgeStopped (wrong key, spent limit): such a judge sends nothing more."""
 
 _STATUSES: Mapping[int, str] = {
     400: "The body is no JSON.",
@@ -166,6 +167,7 @@ class Service:
         """Answers that had no verdict when the service was told to end at once."""
         self._stopped_at = -float(STOPPED_S)
         self._stopped_by = ""
+        self._stopped_for_good = False
         inner = self._application()
         self.app = Guard(
             inner,
@@ -228,7 +230,7 @@ class Service:
             """Whether it takes requests."""
             if self.app.draining:
                 return error_response(503, "draining", "the service is ending", retry_after_s=5)
-            if time.monotonic() - self._stopped_at < STOPPED_S:
+            if self._stopped_for_good or time.monotonic() - self._stopped_at < STOPPED_S:
                 return error_response(
                     503, "judge_stopped", self._stopped_by, retry_after_s=STOPPED_S
                 )
@@ -347,7 +349,12 @@ class Service:
                 f"{error}; the work goes on, and is remembered where the judge has a store",
                 retry_after_s=self.line.retry_after_s,
             )
-        except (JudgeStopped, StoreError) as error:
+        except JudgeStopped as error:
+            if not self._stopped_for_good:
+                self._stopped(f"{error}; restart the service when that is mended")
+                self._stopped_for_good = True
+            return self._stopped(self._stopped_by)
+        except StoreError as error:
             return self._stopped(str(error))
         except JudgeError as error:
             LOG.error("%s", error)
