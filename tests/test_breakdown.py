@@ -75,6 +75,11 @@ def test_what_is_measured_on_too_few_of_a_group_is_named_and_not_shown() -> None
     assert found.too_few == ("control_direct",)
     (lower,) = breakdown(evaluation(*rows), by="source", keys=["control_direct"], few=3)
     assert [line.metric.key for line in lower.lines] == ["control_direct"]
+    before, after = group("s", [GOAL] * 25), group("s", [GOAL] * 15 + [None] * 10)
+    (both,) = breakdown(
+        evaluation(*before), evaluation(*after), by="source", keys=["misconception"]
+    )
+    assert (both.lines, both.too_few) == ((), ("misconception",))  # 15 were measured both times
 
 
 def test_a_group_that_has_all_items_of_a_metric_takes_its_line_from_the_whole() -> None:

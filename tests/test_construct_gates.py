@@ -119,6 +119,21 @@ def run(
     return found, {step.name: step for step in funnel.steps}, {r.value.id: r.value for r in left}
 
 
+def test_an_item_above_the_limit_of_words_is_dropped_and_one_at_it_is_not(tmp_path: Path) -> None:
+    fair = make_item()
+    goal, why = "I want to get up on time on Mondays.", fair.misconception
+    all_said = make_item(query=f"{fair.query} {goal} {why}")
+    with FakeAPI() as api:
+        for limits, dropped in (
+            ((1, 1), {}),
+            ((0.99, 1), {"the query says the goal in so many words": 1}),
+            ((1, 0.99), {"the query says why what was asked will not do": 1}),
+        ):
+            wanted = dict(zip(("max_goal_words", "max_correction_words"), limits, strict=True))
+            _, steps, _ = run(api, tmp_path, [all_said], **wanted)
+            assert steps["words"].dropped == dropped
+
+
 # ---------------------------------------------------------------- inference
 
 
@@ -352,6 +367,16 @@ def test_of_several_answers_one_must_be_what_it_is_meant_as(tmp_path: Path) -> N
     _, steps, left = after_judge(tmp_path, judge, [item])
     assert steps["judge"].how == {"as meant": 1}
     assert len(left["i0"].meta["gates"]["judge"]["answers"]) == 3
+    # The one that is not known could have been it.
+    late = ScriptedJudge(
+        {
+            (None, "weak"): labels["weak"],
+            (None, "fine"): JudgeFailure("timeout", "slow"),
+            (None, "as asked"): LABELS["literal"],
+        }
+    )
+    _, steps, _ = after_judge(tmp_path, late, [item])
+    assert (steps["judge"].failed, steps["judge"].dropped) == ({"timeout": 1}, {})
     alone = item.model_copy(update={"meta": {"meant_as": ["", "goal_focused", "", ""]}})
     _, steps, _ = after_judge(tmp_path, judge, [alone])
     assert steps["judge"].how == {"as meant, without a literal answer": 1}

@@ -268,6 +268,14 @@ def test_implicit_reward_is_the_change_of_better_minus_worse() -> None:
     assert found.better_change.value == (1 - 4) / 2
     assert found.worse_change.value == (-2 - 3) / 2
     assert implicit_reward(before, after, "control") is None
+    # In sum the long worse answer gains more, per token the short better one does.
+    one, other = (
+        evaluation(row("a", better=LogProb(-b, 10), worse=LogProb(-w, 100)))
+        for b, w in ((10, 100), (9, 98))
+    )
+    longer = implicit_reward(one, other, "xy")
+    assert longer is not None
+    assert (longer.accuracy.value, longer.accuracy_per_token.value) == (0, 1)
 
 
 def test_an_evaluation_survives_its_file() -> None:

@@ -256,6 +256,9 @@ def test_agreement_lost_is_the_judges_share_less_the_models() -> None:
     assert compared(right, right).error.value == 0
     assert compared(wrong, right).error.value == pytest.approx(0.7)
     assert compared(wrong, right).error_of_a_constant.value == pytest.approx(0.35)
+    high: dict[str, float | None] = {"goal_focused": 1.0, "literal": 0.95}
+    # Of the judge's mean, and not of the model's.
+    assert compared(high, right).error_of_a_constant.value == pytest.approx(0.35)
     assert compared(tied, right).bias.value == pytest.approx(
         0.5 - 0.55
     )  # of the model, less the judge's
@@ -557,6 +560,9 @@ def test_grpo_refuses_a_reward_model_that_was_trained_on_what_it_holds_out(
         if side == "train":
             # A policy learns by way of the reward what the model learnt, whatever its own prompts are.
             assert load_prompts(wanted, data).behind_reward == {short_hash(item.content_hash)}
+            # Of a source that is left out, items of all sides are evaluated.
+            with pytest.raises(LeakError, match=f"trained on 1 of the .*{item.id}"):
+                load_prompts(wanted, replace(data, held_out=(item,)))
             continue
         with pytest.raises(LeakError, match=f"trained on 1 of the .*{item.id}") as refused:
             load_prompts(wanted, data)

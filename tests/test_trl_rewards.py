@@ -30,7 +30,7 @@ from xyreward.trl_rewards import (
     reward_function,
     xy,
 )
-from xyreward.verdict import JudgeFailure, Labels
+from xyreward.verdict import JudgeFailure, LabelProbabilities, Labels, Verdict
 
 GOOD = Labels(
     has_stated_solution=False,
@@ -286,11 +286,13 @@ def test_where_a_trainer_takes_no_none_a_failure_raises_or_drops_its_group() -> 
     with pytest.raises(JudgeError, match=r"1 of 2 completions could not be judged \(timeout 1\)"):
         call(reward_function(JUDGE, on_failure="raise"), ["good", "lost"])
     items = [make_item()] * 3 + [make_item(id="other", query="How do I sleep?")] * 2
-    answers = ["good", "half", "lost", "good", "half"]
+    items.append(make_item(id="third", query="How do I wake up?"))
+    answers = ["good", "half", "lost", "good", "good", "lost"]
     function = reward_function(JUDGE, reward=Reward(), on_failure="drop_group")
     rewards = asyncio.run(function([i.messages for i in items], answers, **columns(items)))
     # The first group has no advantage: every reward is its mean. The second is as it was.
-    assert rewards == [0.75, 0.75, 0.75, 1.0, 0.5]
+    # Of the third nothing is known: it has the mean of all that were scored.
+    assert rewards == [0.75, 0.75, 0.75, 1.0, 1.0, 0.875]
     with pytest.raises(JudgeError, match=r"2 of 2 completions could not be judged \(off_menu 2\)"):
         call(function, ["unknown", "unknown"])
 
@@ -323,6 +325,20 @@ def test_an_outage_is_waited_out_with_one_question_at_a_time() -> None:
     assert rewards == call(reward_function(LabelJudge()), answers)
     # All three, then the first alone until it is answered, then the others.
     assert [answer for _, answer in judge.asked] == ["a", "b", "c", "a", "a", "a", "b", "c"]
+
+
+@pytest.mark.usefixtures("short_pauses")
+def test_what_the_store_has_and_empty_answers_are_no_sign_that_the_judge_is_there() -> None:
+    class Stored(LabelJudge):
+        async def judge(self, items: Any, answers: Any) -> Any:
+            found = await super().judge(items, answers)
+            sure = LabelProbabilities.certain(GOOD)
+            stored = Verdict(GOOD, sure, self.name, self.rubric_version, cached=True)
+            return [stored if a == "stored" else v for a, v in zip(answers, found, strict=True)]
+
+    judge = Stored(out_for=2)
+    assert None not in call(reward_function(judge, max_outage_s=60), ["stored", "new", ""])
+    assert [answer for _, answer in judge.asked] == ["stored", "new", "new", "new"]
 
 
 @pytest.mark.usefixtures("short_pauses")
