@@ -48,8 +48,6 @@ from xyreward.words import did_you_mean, noun
 
 logger = logging.getLogger(__name__)
 
-XYBENCH = "allenai/XYBench-dataset"
-
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "id": ("id", "item_id", "question_id", "query_id", "uid"),
     "query": ("query", "question", "prompt", "user_query", "instruction", "messages"),
