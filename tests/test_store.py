@@ -533,6 +533,11 @@ def test_an_amount_that_is_no_amount_is_refused(store: VerdictStore, usd: Any) -
         store.ledger.reserve("run", usd)
 
 
+def test_parts_of_a_nanodollar_are_rounded_so_that_the_cap_holds(store: VerdictStore) -> None:
+    assert store.ledger.reserve("run", 1.4e-9, 1.9e-9) is None
+    assert store.ledger.reserve("run", 1.4e-9, 2e-9) is not None
+
+
 def test_a_thousand_tenths_of_a_cent_fill_a_dollar_to_the_last(store: VerdictStore) -> None:
     # In floating point a thousand times 0.001 is more than 1.
     for _ in range(1_000):
