@@ -12,7 +12,7 @@ from xyreward.config import AuditConfig
 from xyreward.errors import ConfigError
 from xyreward.grpo import ended_by
 from xyreward.items import Item
-from xyreward.judges import load_judge
+from xyreward.judges import Judge, load_judge
 from xyreward.judges.calls import JudgeStopped
 from xyreward.policy import Policy, load_policy
 from xyreward.reward_audit import (
@@ -90,7 +90,7 @@ def test_the_loss_on_neutral_text_is_that_of_an_untrained_model(policy: Policy) 
 # ---------------------------------------------------------------- the callback
 
 
-def audit(policy: Policy, second: LabelJudge | None = None, **more: Any) -> RewardAudit:
+def audit(policy: Policy, second: Judge | None = None, **more: Any) -> RewardAudit:
     settings = AuditConfig(
         every=2, max_new_tokens=4, max_over_correction=None, **more.pop("settings", {})
     )
@@ -286,8 +286,8 @@ def test_why_a_judge_failed_names_it_without_its_address_and_holds_no_key(
     key = "sk-secret-0123456789abcdef"
     told: list[str] = []
     with FakeAPI(faults=Faults({fault: 1.0})) as api:
-        name, options = f"chat:m@{api.base_url}", {"max_attempts": 1, "api_key": key}
-        second = load_judge(name, store=str(tmp_path / "v"), schema="json_schema", **options)
+        options: Any = {"max_attempts": 1, "api_key": key, "schema": "json_schema"}
+        second = load_judge(f"chat:m@{api.base_url}", store=str(tmp_path / "v"), **options)
         watched = audit(policy, second, on_look=lambda _, said: told.extend(said))
         watched.on_train_begin(ARGUMENTS, state(0), control())
     (look,) = watched.looks
