@@ -18,6 +18,7 @@ from xyreward import grpo, recipe
 from xyreward.config import Arguments, GRPORecipe, Places, PromptsConfig, load_config
 from xyreward.errors import ConfigError, DataError, MissingDependency
 from xyreward.items import Item
+from xyreward.judges.panel import model_judges
 from xyreward.policy import load_policy
 from xyreward.reward_audit import Look
 from xyreward.sides import load_sides
@@ -346,6 +347,18 @@ def test_without_vllm_a_run_that_wants_it_ends_before_its_policy_is_loaded() -> 
         with pytest.raises(MissingDependency, match=r"^c.yaml: grpo.use_vllm: .*trl\[vllm\]"):
             grpo.check_vllm(config, Places("c.yaml"))
     grpo.check_vllm(settings(), Places("c.yaml"))
+
+
+def test_no_look_of_the_audit_waits_for_a_message_batch(paid: None) -> None:
+    options = {"batches": True, "max_wait_h": 2, "votes": 3}
+    wanted: dict[str, Any] = {"output_dir": "run"}
+    evaluation = {"judge": CLAUDE, "judge_options": options}
+    made = GRPORecipe.model_validate({**wanted, "evaluation": evaluation})
+    (second,) = model_judges(grpo.judges_of_training(made)["judge of the audit"])
+    assert (second.in_batches, second.votes) == (False, 3)
+    own = {"judge": CLAUDE, "judge_options": options}
+    with pytest.raises(ValueError, match="every look of the audit would"):
+        GRPORecipe.model_validate({**wanted, "audit": own})
 
 
 def test_a_dry_run_tells_prompts_steps_and_the_judges_price(

@@ -226,6 +226,30 @@ def test_ctrl_c_says_on_one_line_what_is_kept_and_how_to_go_on(
     assert (of_many.returncode, of_many.stderr) == (130, "")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("os.environ['WORLD_SIZE'] = 'abc'", "WORLD_SIZE is 'abc', expected a number of processes"),
+        ("os.environ['RANK'] = 'abc'", "RANK is 'abc', expected the number of a process"),
+        ("os.rmdir(os.getcwd())", "the folder that this was started in was removed"),
+    ],
+)
+def test_what_is_wrong_with_the_place_of_a_recipe_is_not_told_of_its_configuration(
+    tmp_path: Path, wrong: str, said: str
+) -> None:
+    code = (
+        "import os\nfrom xyreward.recipe.console import plain_errors\n"
+        f"{wrong}\nwith plain_errors():\n    print('began')"
+    )
+    (tmp_path / "place").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path / "place"
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"ConfigError: {said}")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_settings_that_work_pass_the_rehearsal_and_show_nothing_of_it(
     tmp_path: Path, tiny: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -286,9 +286,8 @@ def test_why_a_judge_failed_names_it_without_its_address_and_holds_no_key(
     key = "sk-secret-0123456789abcdef"
     told: list[str] = []
     with FakeAPI(faults=Faults({fault: 1.0})) as api:
-        name = f"chat:m@{api.base_url}"
-        options: dict[str, Any] = {"max_attempts": 1, "api_key": key}
-        second = load_judge(name, store=str(tmp_path / "v"), schema="json_schema", **options)
+        options: Any = {"max_attempts": 1, "api_key": key, "schema": "json_schema"}
+        second = load_judge(f"chat:m@{api.base_url}", store=str(tmp_path / "v"), **options)
         watched = audit(policy, second, on_look=lambda _, said: told.extend(said))
         watched.on_train_begin(ARGUMENTS, state(0), control())
     (look,) = watched.looks

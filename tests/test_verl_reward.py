@@ -98,6 +98,8 @@ def test_settings_come_from_a_configuration_file(tmp_path: Path) -> None:
         ask("so", judge=f"scripted:{script}")
     with pytest.raises(JudgeError, match="takes no options"):
         ask("so", judge=f"scripted:{script}", judge_options={"votes": 3})
+    with pytest.raises(ConfigError, match="batches: a message batch takes up to a day"):
+        ask("so", judge="anthropic:claude-sonnet-5-5", judge_options={"batches": True})
     with pytest.raises(ConfigError, match="on_failure is 'zero', expected 'raise' or 'leave_out'"):
         ask("good", on_failure="zero")
 

@@ -466,7 +466,12 @@ class AuditConfig(_Section):
         if self.judge is None and self.judge_options:
             raise ValueError(
                 "judge_options are of no judge; name one in judge (without one the evaluation's judge is "
-                "asked, with the options that it has there)"
+                "asked, with the options that it has there, but for message batches)"
+            )
+        if self.judge_options.get("batches"):
+            raise ValueError(
+                "judge_options.batches: a message batch takes up to a day, and every look of the audit would "
+                "wait for one; leave it out"
             )
         return self
 

@@ -34,16 +34,16 @@ Send = Callable[[float], Awaitable[Reply]]
 """Sends once; its argument is the most seconds to wait. See `judges.calls.Endpoint.send`."""
 
 
-def world_size() -> int:
-    """Processes of this run: WORLD_SIZE, which launchers set, else 1.
+def world_size(name: str = "WORLD_SIZE") -> int:
+    """Processes of this run: WORLD_SIZE, which launchers set, else 1. LOCAL_WORLD_SIZE: on this machine.
 
     Raises:
         ConfigError: it is no such number.
     """
-    text = os.environ.get("WORLD_SIZE") or "1"
+    text = os.environ.get(name) or "1"
     if not text.isdecimal() or int(text) < 1:
         raise ConfigError(
-            f"WORLD_SIZE is {text!r}, expected a number of processes; unset it, or give "
+            f"{name} is {text!r}, expected a number of processes; unset it, or give "
             "Limits(processes=...)"
         )
     return int(text)

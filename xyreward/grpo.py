@@ -21,6 +21,7 @@ from xyreward.config import GRPORecipe, Places
 from xyreward.dispatch import world_size
 from xyreward.errors import ConfigError, DataError, MissingDependency
 from xyreward.judges import (
+    OF_BATCHES,
     Judge,
     RewardJudge,
     billed_to,
@@ -204,8 +205,12 @@ def _billed(config: GRPORecipe, section: str) -> dict[str, Any]:
     else:
         assert config.audit is not None
         judge = audit_judge(config)
-        own = config.audit if config.audit.judge is not None else config.evaluation
-        options = own.judge_options
+        options = config.audit.judge_options
+        if (
+            config.audit.judge is None
+        ):  # an evaluation can wait a day for message batches, a step cannot
+            of_evaluation = config.evaluation.judge_options.items()
+            options = {key: value for key, value in of_evaluation if key not in OF_BATCHES}
     return billed_to(judge, options, f"{config.bill} {section}")
 
 

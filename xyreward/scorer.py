@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from xyreward.completions import Completion, Visible
 from xyreward.errors import ConfigError, DataError, JudgeError, XYRewardError
 from xyreward.items import Item
-from xyreward.judges import Judge, RewardJudge, load_judge
+from xyreward.judges import Judge, RewardJudge, load_judge, refuse_batches
 from xyreward.pairs.formats import item_of_row
 from xyreward.reward import Reward
 from xyreward.scoring import EMPTY, Score, ascore, over_budget
@@ -64,11 +64,7 @@ class Scoring:
                 f"columns: {', '.join(strange)} are no fields of an item; expected some of "
                 f"{', '.join(ITEM_COLUMNS)} -> the data set's column"
             )
-        if self.judge_options.get("batches"):
-            raise ConfigError(
-                "judge_options.batches: a message batch takes up to a day, and every step of a training "
-                "would wait for one; leave it out"
-            )
+        refuse_batches(self.judge_options)
         if not 0 <= self.max_outage_s < float("inf"):
             raise ConfigError(f"max_outage_s is {self.max_outage_s}, expected seconds, 0 or more")
 

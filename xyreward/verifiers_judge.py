@@ -34,7 +34,7 @@ from verifiers.v1.types import Usage
 from xyreward.completions import Visible
 from xyreward.errors import DataError, JudgeError
 from xyreward.items import Item
-from xyreward.judges import Judge, check_gives_labels, load_judge
+from xyreward.judges import Judge, check_gives_labels, load_judge, refuse_batches
 from xyreward.reward import Reward
 from xyreward.scoring import Score, ascore
 
@@ -68,6 +68,7 @@ class XYJudge(vf.Judge[float, XYJudgeConfig]):
 
         Raises:
             JudgeError: there is no verdict, or the judge cannot be loaded.
+            ConfigError: message batches are asked for, which take up to a day.
             DataError: the task has no item.
         """
         config = self.config
@@ -142,6 +143,8 @@ def _record(trace: vf.Trace, name: str, score: Score) -> None:
 @lru_cache(maxsize=8)
 def _judge(name: str, options: str) -> Judge:
     # verifiers makes a judge per rollout; a local one takes seconds to load.
-    judge = load_judge(name, **json.loads(options))
+    given = json.loads(options)
+    refuse_batches(given)
+    judge = load_judge(name, **given)
     check_gives_labels(judge)
     return judge

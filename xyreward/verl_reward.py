@@ -28,7 +28,7 @@ from pydantic import ValidationError
 from xyreward.completions import Visible
 from xyreward.errors import ConfigError, DataError, JudgeError
 from xyreward.items import Item
-from xyreward.judges import Judge, check_gives_labels, load_judge
+from xyreward.judges import Judge, check_gives_labels, load_judge, refuse_batches
 from xyreward.reward import Reward
 from xyreward.scoring import ascore
 
@@ -83,7 +83,7 @@ async def compute_score(
     Raises:
         JudgeError: there is no verdict; says why.
         DataError: `ground_truth` is no item.
-        ConfigError: `on_failure` is neither; a setting that is nearly one of these.
+        ConfigError: `on_failure` is neither; a setting that is nearly one of these; message batches.
     """
     for name in others:
         if meant := difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0.75):
@@ -136,6 +136,8 @@ def _plain(options: Mapping[str, Any] | None) -> str:
 
 @lru_cache(maxsize=8)
 def _judge(name: str, options: str) -> Judge:
-    judge = load_judge(name, **json.loads(options))
+    given = json.loads(options)
+    refuse_batches(given)
+    judge = load_judge(name, **given)
     check_gives_labels(judge)
     return judge

@@ -20,7 +20,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack, cast, runtime_checkable
 
-from xyreward.errors import JudgeError
+from xyreward.errors import ConfigError, JudgeError
 from xyreward.items import Item
 from xyreward.reward import Reward
 from xyreward.verdict import JudgeFailure, Verdict
@@ -246,6 +246,19 @@ def options_of(judge: str) -> frozenset[str]:
 def billed_to(judge: str, options: Mapping[str, Any], run: str) -> dict[str, Any]:
     """These options of a judge, with whose bill its calls go on, where it makes any and they do not say."""
     return {"run": run, **options} if "run" in options_of(judge) else dict(options)
+
+
+def refuse_batches(options: Mapping[str, Any]) -> None:
+    """Make sure that no message batches are asked for, where a training waits for each verdict.
+
+    Raises:
+        ConfigError: they are.
+    """
+    if options.get("batches"):
+        raise ConfigError(
+            "judge_options.batches: a message batch takes up to a day, and every step of a training would "
+            "wait for one; leave it out"
+        )
 
 
 def joined_options(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from xyreward.dispatch import world_size
-from xyreward.errors import JudgeUnreliable, XYRewardError, told
+from xyreward.errors import ConfigError, JudgeUnreliable, XYRewardError, told
 from xyreward.markdown import printable
 from xyreward.recipe.processes import leave_processes
 from xyreward.runs import RunFolder
@@ -51,6 +51,7 @@ def plain_errors() -> Iterator[None]:
     # Between transformers and peft or TRL, at every start.
     warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
     try:
+        _check_place()
         yield
         leave_processes()
     except KeyboardInterrupt:
@@ -77,6 +78,20 @@ def plain_errors() -> Iterator[None]:
             f"{told(error)}. It is a warning that PYTHONWARNINGS or -W made an error; leave that out",
             error,
         )
+
+
+def _check_place() -> None:
+    """Find what other libraries would stumble over, and what would then be told of a key or of nothing."""
+    world_size()
+    for name in ("RANK", "LOCAL_RANK"):
+        if not (text := os.environ.get(name) or "0").removeprefix("-").isdecimal():
+            raise ConfigError(f"{name} is {text!r}, expected the number of a process; unset it")
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise ConfigError(
+            "the folder that this was started in was removed; change to one that is there"
+        ) from None
 
 
 @contextmanager
@@ -121,7 +136,7 @@ def how_to_go_on(what: str = "Interrupted") -> str:
     kept = _begun[0].kept() if _begun else []
     arguments = [a for a in sys.argv[1:] if a != "--resume"] + ["--resume"] * bool(kept)
     python = Path(sys.executable)
-    with suppress(ValueError):
+    with suppress(ValueError, OSError):  # elsewhere; this folder is gone
         python = python.relative_to(Path.cwd())
     command = shlex.join([str(python), sys.argv[0], *arguments])
     if world_size() > 1:

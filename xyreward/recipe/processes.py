@@ -110,7 +110,7 @@ def use_all_cores() -> None:
             cores = len(os.sched_getaffinity(0))
         except AttributeError:  # macOS, Windows
             cores = os.cpu_count() or 1
-        torch.set_num_threads(max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+        torch.set_num_threads(max(1, cores // world_size("LOCAL_WORLD_SIZE")))
 
 
 def peak_memory_gib() -> float | None:
