@@ -104,10 +104,21 @@ def test_a_table_as_markdown(run: Any) -> None:
     assert "| `a`, `b` | 10 | 90.0 [" in done.out
 
 
+def test_a_person_who_labelled_nothing_that_the_judge_did_is_not_counted_in_the_mean(
+    run: Any,
+) -> None:
+    rows = [{"id": i, "a": "xy"[i % 2], "j": "x"} for i in range(6)]
+    rows += [{"id": i, "a": "x", "b": "y"} for i in range(6, 9)]
+    done = run("agree", write(rows, "t.jsonl"), "--human", "a,b", "--judge", "j")
+    assert "| `b`, `j` | 0 | n/a | n/a | n/a |" in done.out
+    assert "| `j`, mean over 1 person | 6 | 50.0 [" in done.out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--human", "a,b", "--record"], "--record: for answers with the four labels"),
+        (["--human", "a,b", "--seed", "-1"], "Invalid value for '--seed'"),
         (["--human", "a,b", "--ask", "local"], "--ask: for answers with the four labels"),
         (["--map", "a=b"], "--map: for a table with a column per rater"),
         (["--human", "a,b", "--map", "ab"], "'ab', expected FROM=TO"),
@@ -151,6 +162,16 @@ def test_scored_answers_against_labels_and_the_record_that_score_then_names(
     again = run("score", "answers.jsonl", "--judge", judge, "--out", "v2.jsonl")
     assert "agrees with 1 person on 6 answers: stated solution" in again.out
     assert "(toy; " in again.out
+
+
+def test_a_judge_s_name_out_of_a_file_does_not_steer_the_terminal(run: Any) -> None:
+    verdict = {"verdict": GOOD, "failure": None, "judge": "j\x1b[2J", "rubric_version": "v\u202e"}
+    scored = write([{**row, **verdict} for row in answers(6)], "v.jsonl")
+    done = run("agree", labels(6), scored, "--record", "--note", "of\x07 a toy")
+    assert done.status == 0
+    assert r"j\x1b[2J (v\u202e) agrees with 1 person on 6 answers" in done.err
+    assert r"(of\x07 a toy; " in done.err
+    assert (done.out + done.err).replace("\n", "").isprintable()
 
 
 def test_a_retired_judge_is_compared_from_the_store_and_the_new_ones_bill_comes_first(

@@ -198,6 +198,7 @@ def test_the_judge_and_the_second_model_are_on_one_bill_with_the_reader(
     [
         (("--inferences", "2", "--infer-at-least", "3"), "infer_at_least is 3, expected 1 to 2"),
         (("--second-pass", "2"), "second_pass is 2.0"),
+        (("--seed", "-1"), "seed is -1, expected a whole number, 0 or more"),
         (("--judge", "nobody"), "judge 'nobody' is not known"),
         (("--second-model", "local"), "no model that can be asked"),
     ],

@@ -513,6 +513,15 @@ def test_an_edit_that_makes_no_item_is_an_error(number: int, edits: Any, says: s
         apply(items(), [decision(item, "edit", edits=edits)])
 
 
+@pytest.mark.parametrize("decision", ["keep", "reject"])
+def test_what_stands_where_earlier_decisions_do_and_is_none_is_named(decision: Any) -> None:
+    one, *others = items(3)
+    odd = one.model_copy(update={"meta": {"review": "by Ann"}})
+    made = Decision(item_id="i0", decision=decision, reason="x")
+    with pytest.raises(DataError, match=r"item 'i0': meta.review is 'by Ann', expected a list"):
+        apply([odd, *others], [made])
+
+
 def test_rows_that_are_no_decision_are_named_all_at_once(tmp_path: Path) -> None:
     good = decision(items()[0]).model_dump_json()
     bad = [

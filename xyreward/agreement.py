@@ -21,6 +21,7 @@ import numpy as np
 from xyreward.markdown import code, plain
 from xyreward.shown import NONE, estimated, percent
 from xyreward.stats import Estimate, of_sums
+from xyreward.words import counted
 
 SCHEMA = 1
 """Of `to_dict`. Raised where a key changes its meaning or goes."""
@@ -435,12 +436,14 @@ def _label_lines(one: LabelFigures) -> list[str]:
         for two in against.pairs:
             pair(two)
         if len(against.pairs) > 1:
-            name, count = code(against.judge), len(against.pairs)
+            name = code(against.judge)
+            over = counted(sum(two.n > 0 for two in against.pairs), "person", "people")
             n = against.mean.n if against.mean else 0
             cells = (_percent(against.mean), _number(against.kappa, n), "")
-            add(f"{name}, mean over {count} people", n, *cells)
+            add(f"{name}, mean over {over}", n, *cells)
             n = against.alpha.n if against.alpha else n
-            add(f"{name} and {count} people together", n, "", "", _number(against.alpha, n))
+            together = f"{name} and {len(against.pairs)} people together"
+            add(together, n, "", "", _number(against.alpha, n))
         if against.majority is not None:
             pair(against.majority, f"{code(against.judge)}, {against.majority.first}")
     for two in one.judge_pairs:

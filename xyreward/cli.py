@@ -722,8 +722,7 @@ def _end(error: Exception, status: int) -> NoReturn:
 
 def _say(text: str) -> None:
     try:
-        # Some of it comes from servers and from other people's stores.
-        typer.echo("\n".join(map(printable, text.split("\n"))))
+        typer.echo(_harmless(text))
     except BrokenPipeError:
         pass  # `| head` has seen enough; the status still tells how it went
     except OSError as error:
@@ -732,7 +731,12 @@ def _say(text: str) -> None:
 
 def _note(text: str) -> None:
     with contextlib.suppress(OSError):
-        typer.echo(text, err=True)
+        typer.echo(_harmless(text), err=True)
+
+
+def _harmless(text: str) -> str:
+    """Some of what is said comes from servers, files and other people's stores."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 @contextmanager

@@ -78,7 +78,7 @@ def agree(
     ] = None,
     note: Annotated[str, typer.Option(help="What the answers are, for the record.")] = "",
     output: Annotated[str, typer.Option("--format", help="markdown or json.")] = "markdown",
-    seed: Annotated[int, typer.Option(help="Of the intervals.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the intervals.")] = 0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, print the bill; send nothing.")
     ] = False,

@@ -31,7 +31,7 @@ from xyreward.construct.gate_stages import (
     same_goal_version,
 )
 from xyreward.construct.given_away import MAX_CORRECTION_WORDS, MAX_GOAL_WORDS, shares
-from xyreward.construct.job import Begin, Bill, check_controls, with_controls
+from xyreward.construct.job import Begin, Bill, check_controls, check_seed, with_controls
 from xyreward.construct.prefilter import draw
 from xyreward.construct.stages import NO_USE, TRIES, Dropped, Failed, Funnel, Kept, Provenance
 from xyreward.errors import ConfigError, JudgeError
@@ -174,13 +174,14 @@ class Gates:
             judge: judges the answers. None: no such gate.
             second: labels a second time. None: `asker`, which is not told the first labels.
             controls: share of controls among the items, at most, in [0, 1).
-            seed: of the draws.
+            seed: of the draws, >= 0.
 
         Raises:
-            ConfigError: no such share.
+            ConfigError: no such share, or seed.
             JudgeError: the judge gives no labels.
         """
         check_controls(controls)
+        check_seed(seed)
         if judge is not None:
             check_gives_labels(judge)
         self.settings = settings

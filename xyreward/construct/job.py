@@ -44,6 +44,12 @@ def check_controls(share: float) -> None:
         raise ConfigError(f"controls is {share!r}, expected a share in [0, 1)")
 
 
+def check_seed(seed: int) -> None:
+    """Raises ConfigError where `seed` is none: the intervals of figures are drawn by it, after the calls."""
+    if seed < 0:
+        raise ConfigError(f"seed is {seed!r}, expected a whole number, 0 or more")
+
+
 class Spool(Generic[T]):
     """Rows in a temporary file, so that a source of any size takes the memory of a lot."""
 

@@ -268,8 +268,8 @@ def apply(items: Sequence[Item], decisions: Sequence[Decision]) -> Reviewed:
         decisions: of one or more people. Where two decided differently about an item, nothing is done.
 
     Raises:
-        DataError: an edit makes no item, or is of a field that the item lacks; all of them are named. Or
-            two items have the same id.
+        DataError: an edit makes no item, or is of a field that the item lacks; or an item's `meta["review"]`
+            is none of ours; all of them are named. Or two items have the same id.
     """
     _check_ids(items)
     of: dict[str, list[Decision]] = defaultdict(list)
@@ -290,14 +290,14 @@ def apply(items: Sequence[Item], decisions: Sequence[Decision]) -> Reviewed:
         else:
             why = now[0].decision
         counts[why] += 1
-        if why in ("keep", "edit"):
-            try:
+        try:
+            if why in ("keep", "edit"):
                 kept.append(_edited(item, now))
-            except ValueError as error:  # of pydantic too
-                problems.append(f"item {item.id!r}: {_told(error)}")
-        else:
-            records = [_record(one) for one in now] or [{"decision": why}]
-            left.append(_with_review(item, {}, records))
+            else:
+                records = [_record(one) for one in now] or [{"decision": why}]
+                left.append(_with_review(item, {}, records))
+        except ValueError as error:  # of pydantic too
+            problems.append(f"item {item.id!r}: {_told(error)}")
     if problems:
         raise DataError(problems)
     return Reviewed(tuple(kept), tuple(left), dict(counts), tuple(sorted(of)))
@@ -365,7 +365,10 @@ def _edited(item: Item, decisions: Sequence[Decision]) -> Item:
 def _with_review(
     item: Item, changes: Mapping[str, Any], records: Sequence[Mapping[str, Any]]
 ) -> Item:
-    meta = {**item.meta, "review": [*item.meta.get("review", ()), *records]}
+    before = item.meta.get("review", [])
+    if not isinstance(before, list):
+        raise ValueError(f"meta.review is {before!r:.60}, expected a list of earlier decisions")
+    meta = {**item.meta, "review": [*before, *records]}
     return Item.model_validate({**item.model_dump(), **changes, "meta": meta})
 
 
