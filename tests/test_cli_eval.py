@@ -226,6 +226,8 @@ def test_a_file_of_answers_is_a_policy(run: Run, tmp_path: Path) -> None:
     arguments = ["eval", "--policy", policy, "--judge", judge]
     done = run(*arguments, "--limit", "3", "--out", "mine")
     assert done.status == 0, done.err
+    assert "== mine has nothing to go on with; the run begins" in done.out
+    assert "--resume" not in done.out + done.err  # nobody typed it, and there is none here
     found = rows(tmp_path / "mine")
     assert (found.policy, found.parts, found.judge) == ("them", ("writing",), judge)
     assert len(found.rows) == 6

@@ -354,7 +354,9 @@ def test_what_is_no_run_is_named_with_what_there_is(tmp_path: Path, dpo: str) ->
     (stopped / "before.unfinished.jsonl").write_text("{}\n")
     (tmp_path / "empty").mkdir()
     problems = refused([str(stopped), str(tmp_path / "empty"), str(tmp_path / "x"), f"{dpo}:later"])
-    assert "its evaluation was stopped; go on with it by --resume" in problems[0]
+    assert (
+        "its evaluation was stopped; run its command again (a recipe with --resume)" in problems[0]
+    )
     assert "has no after.jsonl or evaluation.jsonl; there is no evaluation" in problems[1]
     assert "is no folder" in problems[2]
     assert "has no later.jsonl; there is after, before" in problems[3]

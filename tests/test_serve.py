@@ -486,11 +486,15 @@ def test_the_address_may_be_taken_while_the_judge_is_loaded() -> None:
             run(service, bound)
 
 
-def test_the_item_that_the_documentation_asks_about_is_one_that_is_served() -> None:
+def test_the_request_of_the_documentation_gets_the_reply_that_stands_below_it() -> None:
     page = (Path(__file__).parent.parent / "docs/serve.md").read_text("utf-8")
-    assert (named := re.search(r'"item_id": "([\w-]+)"', page)) is not None
-    items = {item.id: item for item in load_items("mini")}
-    assert bundled_splits().side(items[named[1]]) == "train"
+    ((asked, shown),) = re.findall(r"-d '(.*?)'\n.*?```json\n(.*?)```", page, re.DOTALL)
+    with serve("--judge", "local") as running:
+        status, found, _ = running.ask("/score", json.loads(asked))
+    assert status == 200, found
+    for result in found["results"]:
+        result["reward"] = round(result["reward"], 2)
+    assert found == json.loads(shown)
 
 
 def test_what_cannot_be_served_is_said_before_it_listens(judge: str, served: Served) -> None:

@@ -36,3 +36,38 @@ def test_what_cannot_be_written_is_dropped_at_exit(stream: str, end: str) -> Non
 def test_a_recipe_whose_output_nobody_reads_ends_as_it_would_have() -> None:
     with Path("/dev/full").open("w") as full:
         assert status(RECIPE, "stdout", full.fileno()) == 0
+
+
+OTHERS = """import sys
+from xyreward.recipe.console import plain_errors
+with plain_errors():
+    print("a line of a trainer, which writes past us " * 1000, flush=True)
+    print("a bar", file=sys.stderr, flush=True)
+    open(sys.argv[1], "w").write("trained")
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_a_trainer_cannot_print_does_not_end_a_recipe(unbuffered: str, tmp_path: Path) -> None:
+    reading, gone = os.pipe()
+    os.close(reading)
+    with Path("/dev/full").open("w") as full:
+        for number, into in enumerate((gone, full.fileno())):
+            done = subprocess.run(
+                [sys.executable, "-c", OTHERS, str(tmp_path / str(number))],
+                check=False, timeout=120, stdout=into, stderr=into,
+                env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            )  # fmt: skip
+            assert done.returncode == 0
+            assert (tmp_path / str(number)).read_text() == "trained"
+    os.close(gone)
+
+
+def test_a_line_of_a_recipe_is_in_the_log_when_it_is_printed(tmp_path: Path) -> None:
+    code = (
+        "import os\nfrom xyreward.recipe.console import plain_errors\n"
+        "with plain_errors():\n    print('step 1')\n    os._exit(9)\n"  # killed
+    )
+    with (tmp_path / "log").open("w") as log:
+        assert status(code, "stdout", log.fileno()) == 9
+    assert (tmp_path / "log").read_text() == "step 1\n"

@@ -150,7 +150,10 @@ def _evaluations(folder: Path) -> dict[str, RunFolder]:
 def _absent(folder: Path, asked: str, there: Sequence[str]) -> str:
     wanted = f"{asked}.jsonl" if asked else " or ".join(f"{last}.jsonl" for last in LAST)
     if any(folder.glob(f"*{PARTIAL_EVALUATION}")):
-        return f"has no {wanted} yet, its evaluation was stopped; go on with it by --resume"
+        return (
+            f"has no {wanted} yet, its evaluation was stopped; run its command again "
+            "(a recipe with --resume)"
+        )
     return f"has no {wanted}; there is {', '.join(there) or 'no evaluation'}"
 
 

@@ -20,7 +20,7 @@ from xyreward.errors import ConfigError, JudgeUnreliable, XYRewardError, told
 from xyreward.markdown import printable
 from xyreward.recipe.processes import leave_processes
 from xyreward.runs import RunFolder
-from xyreward.streams import forgive_at_exit
+from xyreward.streams import forgive_at_exit, forgiving_streams
 
 
 def is_first() -> bool:
@@ -45,6 +45,12 @@ def plain_errors() -> Iterator[None]:
     and one of them warns at nearly every start.
     """
     forgive_at_exit()
+    with forgiving_streams(), _on_one_line():
+        yield
+
+
+@contextmanager
+def _on_one_line() -> Iterator[None]:
     if any(action == "error" for action, *_ in warnings.filters):
         for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning):
             warnings.filterwarnings("default", category=category)

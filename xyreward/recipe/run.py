@@ -88,7 +88,7 @@ class Run:
         self.on_main(self._open)
         part = (self.folder.path.parent / "config.yaml").is_file()  # a round, or an SFT before GRPO
         if self.is_main and self.arguments.resume and not part and not self.folder.kept():
-            self.say(f"== --resume: {self.folder.path} has nothing to go on with; the run begins")
+            self.say(f"== {self.folder.path} has nothing to go on with; the run begins")
         if self.folder.changed:
             self.say(
                 f"== training with other settings than before: {'; '.join(self.folder.changed)}"
