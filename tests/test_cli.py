@@ -3,6 +3,7 @@
 Real processes where the operating system has a part in it, `main()` elsewhere.
 """
 
+import errno
 import json
 import os
 import re
@@ -965,6 +966,15 @@ def test_a_full_disk_under_stdout_is_said_and_has_a_status() -> None:
     assert done.status == 3
     assert "No space left on device" in done.err
     assert len(read()) == 1
+
+
+def test_a_disk_that_fills_once_something_may_have_been_sent_is_no_usage_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended, cli._sending():
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert ended.value.code == 3
+    assert "No space left" in capsys.readouterr().err
 
 
 def test_in_a_log_file_there_is_no_line_per_answer(api: FakeAPI) -> None:

@@ -675,7 +675,7 @@ def _sending(kept: str = KEPT, *, stopped: int = STOPPED) -> Iterator[None]:
     INTERRUPT.unwatch()
     try:
         yield
-    except (JudgeError, ScoringStopped, StoreError) as error:
+    except (JudgeError, ScoringStopped, StoreError, OSError) as error:
         _end(error, stopped)
     except KeyboardInterrupt:
         INTERRUPT.end(f"interrupted; {kept}")
