@@ -41,7 +41,7 @@ from xyreward.cli_compare import eval_results
 from xyreward.cli_eval import evaluate
 from xyreward.cli_pairs import pairs
 from xyreward.cli_serve import serve
-from xyreward.errors import JudgeError, StoreError, XYRewardError, printable
+from xyreward.errors import NO_ROOM, JudgeError, StoreError, XYRewardError, printable
 from xyreward.interrupts import INTERRUPT, INTERRUPTED
 from xyreward.words import dollars, noun
 
@@ -675,7 +675,11 @@ def _sending(kept: str = KEPT, *, stopped: int = STOPPED) -> Iterator[None]:
     INTERRUPT.unwatch()
     try:
         yield
-    except (JudgeError, ScoringStopped, StoreError, OSError) as error:
+    except (JudgeError, ScoringStopped, StoreError) as error:
+        _end(error, stopped)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
         _end(error, stopped)
     except KeyboardInterrupt:
         INTERRUPT.end(f"interrupted; {kept}")

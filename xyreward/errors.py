@@ -20,8 +20,12 @@ Not here: a single answer that could not be judged. That is data, not an excepti
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Any
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of a disk, or of a user's share of it, that is full."""
 
 
 def told(error: BaseException) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import shutil
@@ -15,7 +14,7 @@ from typing import Any
 
 from xyreward.chat_tokenizer import ChatTokenizer
 from xyreward.config import Recipe
-from xyreward.errors import ConfigError, RunFolderError, XYRewardError, told
+from xyreward.errors import NO_ROOM, ConfigError, RunFolderError, XYRewardError, told
 from xyreward.items import text_hash
 from xyreward.judges.reward_model import Reader
 from xyreward.locate import Mark, mark_of_training, trained_on
@@ -29,9 +28,6 @@ from xyreward.recipe.run import Run
 from xyreward.runs import LOGS
 from xyreward.tracking import tensorboard_in
 from xyreward.training_prompts import Prompts
-
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Errors of a disk, or of a user's share of it, that is full."""
 
 
 @contextmanager
