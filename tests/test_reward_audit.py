@@ -26,11 +26,11 @@ from xyreward.reward_audit import (
 )
 from xyreward.testing import FakeAPI, Faults, make_item
 from xyreward.trl_rewards import reward_function
-from xyreward.verdict import LabelProbabilities, Labels, Verdict
+from xyreward.verdict import JudgeFailure, LabelProbabilities, Labels, Verdict
 
 FIRST = Look(
     step=0, reward=0.2, second_reward=0.3, over_correction=0.1, failed=0.0, characters=100.0, truncated=0.5,
-    distinct_2=0.9, repetition=0.0, neutral_loss=3.0,
+    distinct_2=0.9, repetition=0.0, neutral_loss=3.0, lead=-0.1,
 )  # fmt: skip
 ITEMS = [make_item(id=f"item {n}", query=f"How do I do {n}?") for n in range(3)]
 ITEMS += [make_item(id=f"control {n}", query=f"What is {n}?", kind="control") for n in range(2)]
@@ -45,14 +45,21 @@ def policy(tiny: str) -> Policy:
 
 
 def test_the_gap_is_how_much_more_the_own_judges_reward_rose() -> None:
-    later = replace(FIRST, step=10, reward=0.7, second_reward=0.4)
+    later = replace(FIRST, step=10, reward=0.7, second_reward=0.4, lead=0.3)
     assert later.gap(FIRST) == pytest.approx((0.7 - 0.2) - (0.4 - 0.3))
-    assert replace(later, second_reward=None).gap(FIRST) is None
+    assert replace(later, lead=None).gap(FIRST) is None
+    assert later.gap(replace(FIRST, lead=None)) is None
 
 
 def test_figures_beyond_their_bounds_are_told_and_none_are_where_there_is_no_bound() -> None:
     later = replace(
-        FIRST, step=10, reward=0.7, second_reward=0.4, over_correction=0.6, neutral_loss=3.4
+        FIRST,
+        step=10,
+        reward=0.7,
+        second_reward=0.4,
+        lead=0.3,
+        over_correction=0.6,
+        neutral_loss=3.4,
     )
     assert later.objections(FIRST, AuditConfig()) == [
         "the training's reward rose more than the second judge's (max_gap): 0.400, above 0.2",
@@ -66,7 +73,7 @@ def test_figures_beyond_their_bounds_are_told_and_none_are_where_there_is_no_bou
 
 
 def test_metrics_have_the_same_names_whatever_is_missing() -> None:
-    nothing = replace(FIRST, second_reward=None, over_correction=None)
+    nothing = replace(FIRST, second_reward=None, lead=None, over_correction=None)
     assert list(FIRST.metrics(FIRST)) == list(nothing.metrics(FIRST))
     assert math.isnan(nothing.metrics(FIRST)["audit/gap"])
     assert FIRST.metrics(FIRST)["audit/length_ratio"] == 1
@@ -171,6 +178,23 @@ def test_beyond_a_bound_it_warns_or_ends_the_run(policy: Policy, then: str) -> N
     assert [fact.startswith(told) for fact in ended_by([watched]).values()] == [True] * (
         then == "stop"
     )
+
+
+def test_the_gap_is_of_answers_that_both_judges_judged(policy: Policy) -> None:
+    class Picky(LabelJudge):
+        """Fails on whatever has no hidden goal, and else says what the training's judge says."""
+
+        def outcome(self, item: Item, answer: str) -> Any:
+            if item.kind == "control":
+                return JudgeFailure("unparseable", "no")
+            return super().outcome(item, answer)
+
+    watched = audit(policy, Picky(name="other"))
+    watched.on_train_begin(ARGUMENTS, state(0), control())
+    (look,) = watched.looks
+    assert look.failed == 2 / 5
+    assert look.reward != look.second_reward
+    assert look.lead == 0  # where both judged they agree
 
 
 def test_a_judge_that_fails_leaves_the_other_figures(policy: Policy) -> None:

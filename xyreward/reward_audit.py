@@ -68,22 +68,22 @@ class Look:
     """Share of sequences of four tokens that the same answer had before, in [0, 1], lower is better."""
     neutral_loss: float
     """Nats per token, lower is better."""
+    lead: float | None = None
+    """Mean of the training's reward less the second judge's, over answers that both judged, in [-1, 1]: where
+    one fails, means over what each judged would differ for that alone. None: there is no such answer."""
     why: str | None = None
     """The most frequent reason of failed judgements, of one process. None: there was none."""
 
     def gap(self, first: Look) -> float | None:
         """How much more the training's reward rose since `first` than the second judge's."""
-        here, there = (self.reward, self.second_reward), (first.reward, first.second_reward)
-        if None in (*here, *there):
-            return None
-        return (here[0] - there[0]) - (here[1] - there[1])  # type: ignore[operator]
+        return None if self.lead is None or first.lead is None else self.lead - first.lead
 
     def metrics(self, first: Look) -> dict[str, float]:
         """For the trainer's log; not a number where there is none."""
         found: dict[str, float | None] = {
             f"audit/{f.name}": getattr(self, f.name)
             for f in fields(self)
-            if f.name not in ("step", "why")
+            if f.name not in ("step", "lead", "why")
         }
         found["audit/gap"] = self.gap(first)
         found["audit/length_ratio"] = (
@@ -129,10 +129,8 @@ def read_look(line: str) -> Look:
     Raises:
         TypeError, ValueError: it is none, or of another version.
     """
-    look = Look(
-        **json.loads(line)
-    )  # which knows all keys, and has a default for those of later versions
-    TypeAdapter(Look).validate_json(line, strict=True)
+    look = Look(**json.loads(line))  # refuses unknown keys, and a line without some
+    TypeAdapter(Look).validate_json(line, strict=True)  # refuses values of another type
     return look
 
 
@@ -286,6 +284,7 @@ def _why_failed(score: Score, ended: str | None) -> str | None:
 def _look_of(step: int, rows: Sequence[Mapping[str, Any]], neutral: float) -> Look:
     invented = [row["invented"] for row in rows if row["kind"] == "control"]
     whys = Counter(row["failed"] for row in rows if row["failed"] is not None)
+    both = [(r["reward"], r["second"]) for r in rows if None not in (r["reward"], r["second"])]
     return Look(
         step=step,
         reward=_mean([row["reward"] for row in rows]),
@@ -297,6 +296,7 @@ def _look_of(step: int, rows: Sequence[Mapping[str, Any]], neutral: float) -> Lo
         distinct_2=distinct([row["tokens"] for row in rows], 2),
         repetition=_mean([repetition(row["tokens"], 4) for row in rows]) or 0.0,
         neutral_loss=neutral,
+        lead=_mean([own - second for own, second in both]),
         why=whys.most_common(1)[0][0] if whys else None,
     )
 
